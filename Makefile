@@ -1,0 +1,43 @@
+# `make demo` and `make test` do everything on a fresh machine with Python 3.11 or 3.12 and a C++ compiler.
+SHELL := /bin/bash
+PYTHON ?= $(shell for p in python3 python3.12 python3.11; do $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+DATA ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test check install format campaign device-pack clean
+
+demo: install
+	$(BIN)/python -m ett.trainer.demo --data "$(DATA)"
+
+test: install
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not campaign"
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p ett
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not process and not campaign"
+
+campaign: install
+	$(BIN)/python -m pytest -m campaign
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml setup.py constraints.txt $(wildcard ett/*.cpp trainer/*/*.cpp)
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or 3.12 found; install one, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	$(BIN)/python -m pip install -q -U "pip>=24" -c constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	touch $@
+
+device-pack: install
+	$(BIN)/python .ci/device_pack.py
+
+clean:
+	rm -rf .venv build dist *.egg-info

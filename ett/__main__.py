@@ -1,0 +1,3 @@
+from ett.cli import main
+
+main()

@@ -1,0 +1,37 @@
+"""The one table where `ett/` names what lives above it, as strings: loading this imports nothing.
+
+A verb is (implementation, one line of help); a seam is an implementation of a protocol that `ett/` defines.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+VERBS: dict[str, tuple[str, str]] = {
+    "bench": ("ett.bench:command", "Print figures with their targets, from a benchmark that checks itself first."),
+    "checkpoint": ("ett.checkpoint.cli:group", "List, show and verify checkpoints (alias: ckpt)."),
+    "config": ("ett.recipe_cli:group", "Show the resolved configuration and where each value came from."),
+    "data": ("ett.trainer.data.cli:group", "Generate training data in a public format."),
+    "errors": ("ett.error_pages:command", "Explain an error code."),
+    "explain": ("ett.explain:command", "Print every interval of a job with its rule and its evidence."),
+    "launch": ("ett.launch:command", "Run a recipe, a script or a command under the supervisor."),
+    "ls": ("ett.job_list:command", "List jobs, newest first."),
+    "report": ("ett.report_cli:command", "Say where every second of a job went."),
+    "restore": ("ett.recovery.cli:command", "Show what a restore would load, then launch the job again from it."),
+}
+ALIASES = {"ckpt": "checkpoint"}
+
+SEAMS: dict[str, str] = {
+    "recipe_sections": "ett.trainer.recipe:SECTIONS",
+    "recipe_main": "ett.trainer.main",
+    "restart_policy": "ett.recovery.restart_policy:decide",
+    "fault_plan": "ett.recovery.fault_plan:FaultPlan",
+}
+
+
+def load(target: str) -> Any:
+    """Import "package.module:name" and return the object; the only dynamic import of `ett/`."""
+    module, _, name = target.partition(":")
+    loaded = import_module(module)
+    return getattr(loaded, name) if name else loaded

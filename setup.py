@@ -1,0 +1,16 @@
+"""Native extensions of ett: sources stand beside the Python that uses them. Everything else is in pyproject.toml."""
+
+from pathlib import Path
+
+from pybind11.setup_helpers import Pybind11Extension
+from setuptools import setup
+
+EXTENSIONS = {"ett._event_parser": "ett/_event_parser.cpp"}
+
+setup(
+    ext_modules=[
+        Pybind11Extension(name, [source], cxx_std=17, extra_compile_args=["-O3"])
+        for name, source in EXTENSIONS.items()
+        if Path(source).exists()
+    ]
+)

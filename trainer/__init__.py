@@ -1,0 +1,4 @@
+"""Loaded only as `ett.trainer`: a second copy under another name would split its state (ADR 0001)."""
+
+if __name__ != "ett.trainer":
+    raise ImportError(f"import this package as ett.trainer, not as {__name__} (docs/adr/0001-folders-at-the-root.md)")
