@@ -72,7 +72,10 @@ def run(argv: list[str]) -> int:
         return err.exit_code
     except PermissionError as err:
         click.echo(f"error[ETT-P001]: no permission for {err.filename}", err=True)
-        click.echo("  do        give this user access, or choose another folder ($ETT_HOME, checkpoint.uri)", err=True)
+        click.echo(
+            "  do        give this user access, or choose another folder ($ETT_HOME, checkpoint.uri)",
+            err=True,
+        )
         return 5
     except Exception as err:  # noqa: BLE001 - the last line of defence: without it a bug of ours prints 80 lines at a user
         return _unexpected(err)

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Any
 
 VERBS: dict[str, tuple[str, str]] = {
-    "bench": ("ett.bench:command", "Print figures with their targets, from a benchmark that checks itself first."),
     "checkpoint": ("ett.checkpoint.cli:group", "List, show and verify checkpoints (alias: ckpt)."),
     "config": ("ett.recipe_cli:group", "Show the resolved configuration and where each value came from."),
     "data": ("ett.trainer.data.cli:group", "Generate training data in a public format."),

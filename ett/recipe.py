@@ -1,0 +1,222 @@
+"""A recipe: one TOML file whose keys are the field names of the config dataclasses, resolved to plain values.
+
+Precedence: `--set section.key=value` > `$ETT_SECTION_KEY` > the recipe > the site file's `[defaults.section]` > the
+dataclass. `ett config show --origin` prints where each value came from. Everything is checked here, before anything
+starts, and every error names the line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from ett.errors import ConfigError, NotFound, UsageError
+from ett.recipe_sections import JobConfig, LaunchConfig
+from ett.seams import SEAMS, load
+from ett.section import build_section, nearest
+from ett.toml_lines import key_lines
+
+OWN_SECTIONS: dict[str, type] = {"job": JobConfig, "launch": LaunchConfig}
+SITE_ONLY = frozenset({"defaults", "slo", "owners", "teams", "store"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResolvedRecipe:
+    """A checked recipe: every key of every section has a value that its dataclass accepts."""
+
+    path: str
+    sections: dict[str, dict[str, Any]]
+    origins: dict[str, str]  # "section.key" -> "file:line", "--set", "$ETT_…" or "default"
+
+    @property
+    def hash(self) -> str:
+        """First 16 hex digits of the SHA-256 of the canonical JSON of `sections`."""
+        body = json.dumps(self.sections, sort_keys=True, separators=(",", ":")).encode()
+        return hashlib.sha256(body).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    value: Any
+    origin: str
+
+
+def sections() -> dict[str, type]:
+    """Return the dataclass of every recipe section, by name; imports no torch."""
+    above: dict[str, str] = load(SEAMS["recipe_sections"])
+    return OWN_SECTIONS | {name: load(target) for name, target in above.items()}
+
+
+def resolve(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    environ: Mapping[str, str] | None = None,
+    site: str | Path | None = None,
+) -> ResolvedRecipe:
+    """Read a recipe and return its resolved values.
+
+    Args:
+        path: the TOML file.
+        overrides: "section.key=value", the value in TOML's spelling or a bare string; they win over everything.
+        environ: where `ETT_SECTION_KEY` is looked up; None reads none.
+        site: the site file whose `[defaults.section]` tables come last; None for none.
+    Raises: ConfigError (unknown section or key, wrong type, invalid value: names the line), NotFound, UsageError.
+    """
+    known = sections()
+    values: dict[str, _Value] = {}
+    if site is not None:
+        values |= _site_values(Path(site), known)
+    values |= _file_values(Path(path), known)
+    values |= _environ_values(environ or {}, known)
+    values |= _override_values(overrides, known)
+    resolved = {name: _build_named(name, cls, values) for name, cls in known.items()}
+    plain = {name: asdict(section) for name, section in resolved.items()}
+    plain = json.loads(json.dumps(plain))
+    origins = {key: values[key].origin if key in values else "default" for key in _leaf_names(known)}
+    return ResolvedRecipe(path=str(path), sections=plain, origins=origins)
+
+
+def _build_named(section: str, cls: type, values: Mapping[str, _Value]) -> Any:
+    tree: dict[str, Any] = {}
+    used = {key: value for key, value in values.items() if key.split(".")[0] == section}
+    for key, value in used.items():
+        *parents, leaf = key.split(".")[1:]
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value.value
+    try:
+        return build_section(cls, tree, section)
+    except ConfigError as err:
+        named = [key for key in sorted(used, key=len, reverse=True) if key in err.fact]
+        named = named or [key for key in used if f"{key.split('.')[-1]} " in err.fact]
+        place = used[named[0]].origin if named else ""
+        fact = f"{place}: {err.fact}" if place and place != "default" else err.fact
+        raise ConfigError(fact, expected=err.expected, do=err.do or "correct it", code=err.code) from err
+
+
+def _file_values(path: Path, known: Mapping[str, type]) -> dict[str, _Value]:
+    tree, lines = _read_toml(path, "recipe")
+    return _flatten(tree, known, path, lines)
+
+
+def _site_values(path: Path, known: Mapping[str, type]) -> dict[str, _Value]:
+    tree, lines = _read_toml(path, "site file")
+    for name in tree:
+        if name not in SITE_ONLY and name not in known:
+            expected = nearest(name, [*SITE_ONLY, *known])
+            raise ConfigError(f"{path}:{lines.get(name, 1)}: unknown section [{name}]", expected=expected, code="F002")
+    defaults = tree.get("defaults", {})
+    return _flatten(defaults, known, path, {k.removeprefix("defaults."): v for k, v in lines.items()})
+
+
+def _read_toml(path: Path, what: str) -> tuple[dict[str, Any], dict[str, int]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as err:
+        raise NotFound(
+            f"{what} {path} does not exist", do="check the path; examples/criteo.toml is one to copy"
+        ) from err
+    except IsADirectoryError as err:
+        raise UsageError(f"{what} {path} is a folder", expected="a TOML file") from err
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"{path}: byte {err.start} is not UTF-8", expected="a TOML file in UTF-8") from err
+    try:
+        return tomllib.loads(text), key_lines(text)
+    except tomllib.TOMLDecodeError as err:
+        raise ConfigError(f"{path}: {err}", expected="valid TOML", do="correct that line") from err
+
+
+def _flatten(
+    tree: Mapping[str, Any], known: Mapping[str, type], path: Path, lines: Mapping[str, int]
+) -> dict[str, _Value]:
+    values: dict[str, _Value] = {}
+    for section, table in tree.items():
+        place = f"{path}:{lines.get(section, 1)}"
+        if section not in known:
+            raise ConfigError(f"{place}: unknown section [{section}]", expected=nearest(section, known), code="F002")
+        if not isinstance(table, dict):
+            raise ConfigError(f"{place}: {section} is {table!r}", expected=f"a table [{section}]")
+        for key, value in _leaves(table, known[section], section):
+            origin = f"{path}:{lines.get(key, lines.get(section, 1))}"
+            _check_known(key, known, origin)
+            values[key] = _Value(value, origin)
+    return values
+
+
+def _leaves(table: Mapping[str, Any], cls: type, prefix: str) -> list[tuple[str, Any]]:
+    hints = typing.get_type_hints(cls)
+    found: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        name = f"{prefix}.{key}"
+        nested = hints.get(key)
+        if isinstance(value, dict) and nested is not None and is_dataclass(nested):
+            found += _leaves(value, typing.cast(type, nested), name)
+        else:
+            found.append((name, value))
+    return found
+
+
+def _environ_values(environ: Mapping[str, str], known: Mapping[str, type]) -> dict[str, _Value]:
+    names = {"ETT_" + key.replace(".", "_").upper(): key for key in _leaf_names(known)}
+    return {
+        key: _Value(_parse_value(environ[name], key, known), f"${name}")
+        for name, key in names.items()
+        if name in environ
+    }
+
+
+def _override_values(overrides: Sequence[str], known: Mapping[str, type]) -> dict[str, _Value]:
+    values: dict[str, _Value] = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or "." not in key:
+            raise UsageError(f"--set {text!r}", expected="section.key=value, such as train.seed=7")
+        key = key.strip()
+        _check_known(key, known, f"--set {key}")
+        values[key] = _Value(_parse_value(value.strip(), key, known), f"--set {key}")
+    return values
+
+
+def _parse_value(text: str, key: str, known: Mapping[str, type]) -> Any:
+    if _hint(key, known) is str:
+        return text.removeprefix('"').removesuffix('"') if text.startswith('"') else text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare string; the type check refuses it with the key's name where it does not fit
+
+
+def _check_known(key: str, known: Mapping[str, type], origin: str) -> None:
+    section, _, rest = key.partition(".")
+    if section not in known:
+        raise ConfigError(f"{origin}: unknown section [{section}]", expected=nearest(section, known), code="F002")
+    names = [name.partition(".")[2] for name in _leaf_names({section: known[section]})]
+    if rest not in names:
+        raise ConfigError(f"{origin}: unknown key {key!r}", expected=nearest(rest, names), do="correct it", code="F002")
+
+
+def _leaf_names(known: Mapping[str, type]) -> list[str]:
+    names: list[str] = []
+    for section, cls in known.items():
+        hints = typing.get_type_hints(cls)
+        for field in fields(cls):
+            nested = hints[field.name]
+            name = f"{section}.{field.name}"
+            names += _leaf_names({name: nested}) if is_dataclass(nested) else [name]  # type: ignore[dict-item]
+    return names
+
+
+def _hint(key: str, known: Mapping[str, type]) -> Any:
+    section, *path = key.split(".")
+    hint: Any = known[section]
+    for part in path:
+        hint = typing.get_type_hints(hint)[part]
+    return hint
