@@ -1,0 +1,40 @@
+"""docs/cli.txt holds the --help of every command; run this file to write it anew."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from click.testing import CliRunner
+
+from ett.cli import cli
+
+EXPECTED = Path(__file__).parents[1] / "docs" / "cli.txt"
+
+
+def help_texts() -> str:
+    context = click.Context(cli, info_name="ett", terminal_width=100, max_content_width=100)
+    pages = [f"$ ett --help\n{CliRunner().invoke(cli, ['--help'], prog_name='ett', terminal_width=100).output}"]
+    for verb in cli.list_commands(context):
+        command = cli.get_command(context, verb)
+        assert command is not None
+        pages += _pages(command, verb)
+    return "\n".join(pages)
+
+
+def _pages(command: click.Command, path: str) -> list[str]:
+    args = [*path.split(), "--help"]
+    pages = [f"$ ett {path} --help\n{CliRunner().invoke(cli, args, prog_name='ett', terminal_width=100).output}"]
+    if isinstance(command, click.Group):
+        for name in sorted(command.commands):
+            pages += _pages(command.commands[name], f"{path} {name}")
+    return pages
+
+
+def test_docs_show_the_help_of_every_command() -> None:
+    assert help_texts() == EXPECTED.read_text(), f"{sys.executable} {__file__} writes it anew"
+
+
+if __name__ == "__main__":
+    EXPECTED.write_text(help_texts())
