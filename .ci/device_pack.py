@@ -1,4 +1,4 @@
-"""Gather what a GPU machine without a registry lacks: wheels for its Python, and a script that builds the extensions there.
+"""Gather what a GPU machine without a registry lacks: wheels for its Python, and a script that builds there.
 
 `make device-pack` writes `device-pack/`, which git ignores. On the machine, in the repository's root:
 
@@ -19,7 +19,7 @@ DEVICE_PYTHON = "3.12"
 LACKING = ("tenacity", "zstandard")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 SETUP = """\
-# source device-pack/setup.sh, in the repository's root: installs the carried wheels aside and builds the extensions here.
+# source device-pack/setup.sh, in the repository root: installs the carried wheels aside, builds the extensions.
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/ett-site \\
     device-pack/wheels/*.whl &&
     python3 setup.py -q build_ext --inplace &&

@@ -199,6 +199,8 @@ def _check_known(key: str, known: Mapping[str, type], origin: str) -> None:
     if section not in known:
         raise ConfigError(f"{origin}: unknown section [{section}]", expected=nearest(section, known), code="F002")
     names = [name.partition(".")[2] for name in _leaf_names({section: known[section]})]
+    if any(name.startswith(f"{rest}.") for name in names):
+        raise ConfigError(f"{origin}: {key} is not a table", expected=f"a table [{key}]", code="F003")
     if rest not in names:
         raise ConfigError(f"{origin}: unknown key {key!r}", expected=nearest(rest, names), do="correct it", code="F002")
 

@@ -1,4 +1,4 @@
-"""Build a config dataclass from plain JSON or TOML values: names, types and nesting are checked, with the nearest name."""
+"""Build a config dataclass from plain values: names, types and nesting are checked, the nearest name is suggested."""
 
 from __future__ import annotations
 
