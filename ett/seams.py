@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 VERBS: dict[str, tuple[str, str]] = {
+    "bench": ("ett.bench:command", "Print figures with their targets, from a benchmark that checks itself first."),
     "checkpoint": ("ett.checkpoint.cli:group", "List, show and verify checkpoints (alias: ckpt)."),
     "config": ("ett.recipe_cli:group", "Show the resolved configuration and where each value came from."),
     "data": ("ett.trainer.data.cli:group", "Generate training data in a public format."),
@@ -26,6 +27,11 @@ SEAMS: dict[str, str] = {
     "recipe_main": "ett.trainer.main",
     "restart_policy": "ett.recovery.restart_policy:decide",
     "fault_plan": "ett.recovery.fault_plan:FaultPlan",
+}
+
+BENCHES: dict[str, str] = {
+    "accounting": "ett.bench_accounting:run",
+    "telemetry": "ett.bench_telemetry:run",
 }
 
 

@@ -1,0 +1,106 @@
+"""`ett bench NAME`: every figure of a table beside its target, from a benchmark that checks itself first."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ett.errors import UsageError
+from ett.figures import Measured, judge, load_targets
+from ett.seams import BENCHES, load
+
+PACKAGES = ("ett", "torch", "numpy", "xxhash", "zstandard")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchResult:
+    """What a benchmark returns after its own correctness check passed; it raises instead where the check fails."""
+
+    figures: Sequence[Measured]
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+Bench = Callable[[bool], BenchResult]  # takes `quick`
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+@click.option("--quick", is_flag=True, help="Smaller workloads; ends within 10 minutes on two cores.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(name: str, quick: bool, as_json: bool) -> int:
+    """Run the benchmark NAME and print its figures; exit code 9 if one misses its target."""
+    if name not in BENCHES:
+        raise UsageError(f"no benchmark {name!r}", expected=", ".join(sorted(BENCHES)))
+    targets = load_targets(name, quick=quick)
+    bench: Bench = load(BENCHES[name])
+    result = bench(quick)
+    kind = machine_kind()
+    rows = judge(targets, result.figures, kind)
+    data = {
+        "command": "ett bench " + " ".join(sys.argv[2:] or [name]),
+        "machine": _machine(kind),
+        "versions": {package: _version(package) for package in PACKAGES} | {"python": platform.python_version()},
+        "commit": _commit(),
+        "figures": rows,
+        "detail": result.detail,
+    }
+    click.echo(
+        json.dumps({"schema": "ett.bench/v1", "data": data, "warnings": []}, indent=1) if as_json else _text(data)
+    )
+    return 9 if any(row["met"] is False for row in rows) else 0
+
+
+def machine_kind() -> str:
+    """Return "h200" where an H200 is present, else "cpu"; asks the driver's files, so that torch is not imported."""
+    cards = Path("/proc/driver/nvidia/gpus").glob("*/information")
+    return "h200" if any("H200" in card.read_text() for card in cards) else "cpu"
+
+
+def _machine(kind: str) -> dict[str, Any]:
+    model = next(
+        (line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")), platform.machine()
+    )
+    return {"kind": kind, "cpu": model, "cores": os.cpu_count(), "load_1m": round(os.getloadavg()[0], 2)}
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    here = Path(__file__).resolve().parent
+    asked = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, check=False
+    )
+    return asked.stdout.strip() or None
+
+
+def _text(data: dict[str, Any]) -> str:
+    machine = data["machine"]
+    lines = [f"{data['command']}   {machine['cpu']}, {machine['cores']} cores, load {machine['load_1m']}"]
+    for row in data["figures"]:
+        met = {True: "met", False: "MISSED", None: "-"}[row["met"]]
+        value = "null" if row["value"] is None else f"{row['value']:,.4g} {row['unit']}"
+        spread = "" if row["spread"] is None else f" ±{row['spread']:.2g} (n={row['n']})"
+        lines.append(
+            f"  {row['name']:<38} {value + spread:<36} {row['op']} {row['target']:<10g} {met:<7} {row['reason']}"
+        )
+    return "\n".join(lines)
