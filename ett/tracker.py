@@ -1,0 +1,336 @@
+"""`run = ett.init()`: what a training process says about its own time, written to the job's event log.
+
+Inside `ett launch` every call appends a record; elsewhere the same calls do nothing. No call raises into training or
+waits for a stuck disk (`ett/event_log.py`). Needs no torch. A process that was forked from a rank (a data loader's
+worker) records nothing unless it calls `ett.init()` itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol, SupportsInt
+
+from ett.clock import Clock, SystemClock
+from ett.event_log import EventWriter
+from ett.seams import SEAMS, load
+
+HEARTBEAT_INTERVAL_S = 10.0
+STEP_BEGIN_AFTER_NS = 1_000_000_000  # a step that begins this long after the last one says so at its begin
+
+
+class FaultInjection(Protocol):
+    def fire(self, point: str, step: int) -> None:
+        """Fail this process here, where the plan says so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunIdentity:
+    """Who this process is in its job, as the supervisor said in the environment."""
+
+    job: str = ""  # empty outside `ett launch`
+    attempt: int = 0
+    job_dir: Path | None = None
+    rank: int = 0
+    world_size: int = 1
+    parent_wall_ns: int = 0  # the supervisor's wall clock when it started this process; 0 if unknown
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> RunIdentity:
+        rank, world_size = _count(environ.get("RANK", "0")), _count(environ.get("WORLD_SIZE", "1"))
+        job, job_dir = environ.get("ETT_JOB", ""), environ.get("ETT_JOB_DIR", "")
+        if not job or not job_dir:
+            return cls(rank=rank, world_size=world_size)
+        return cls(
+            job=job,
+            attempt=_count(environ.get("ETT_ATTEMPT", "1")),
+            job_dir=Path(job_dir),
+            rank=rank,
+            world_size=world_size,
+            parent_wall_ns=_count(environ.get("ETT_PARENT_WALL_NS", "0")),
+        )
+
+
+class Run:
+    """One process's recorder; made by `ett.init()`. Spans may be opened in any thread, steps in one.
+
+    Attributes:
+        rank, world_size: of this process, as torchrun counts them; 0 and 1 where nobody said.
+        job, attempt, job_dir: "" , 0 and None outside `ett launch`.
+    """
+
+    def __init__(
+        self,
+        identity: RunIdentity,
+        *,
+        clock: Clock | None = None,
+        faults: FaultInjection | None = None,
+    ) -> None:
+        self.rank, self.world_size = identity.rank, identity.world_size
+        self.job, self.attempt, self.job_dir = identity.job, identity.attempt, identity.job_dir
+        self._clock = clock or SystemClock()
+        self._faults = faults
+        self._writer = _open_writer(identity, self._clock)
+        self._spans = _SpanStack()
+        self._num_spans = 0
+        self._completed_step, self._cursor = 0, 0
+        self._last_step_end_ns: int | None = None
+        self._is_train_ended = False
+        self._stop_requested = self._is_stop_watched = False
+        self._earlier_handler: Any = None
+        self.emit("proc_start", parent_wall_ns=identity.parent_wall_ns, world=self.world_size)
+
+    @property
+    def is_recording(self) -> bool:
+        return self._writer is not None
+
+    @property
+    def dropped(self) -> int:
+        """Records that this process could not write."""
+        return 0 if self._writer is None else self._writer.dropped
+
+    @property
+    def stop_requested(self) -> bool:
+        """True once this process got SIGTERM: save and end.
+
+        A process that never asks dies of SIGTERM as usual; from the first question on, the first SIGTERM only sets
+        this, and a second one ends the process.
+        """
+        self._is_stop_watched = True
+        return self._stop_requested
+
+    def span(self, name: str, blocking: bool = True) -> AbstractContextManager[None]:
+        """Record what this rank does inside the `with`; `blocking=False` for work beside training."""
+        return _Span(self, name, blocking)
+
+    def step(
+        self, samples: int = 0, *, global_samples: int | None = None, step: int | None = None
+    ) -> AbstractContextManager[None]:
+        """Record one optimizer step; it counts when the `with` ends without an exception.
+
+        Args:
+            samples: those of this rank; ranks may differ, the log's reader sums them.
+            global_samples: of all ranks, where it is known without asking them.
+            step: the number that this step completes; else the last one + 1.
+        """
+        return _Step(self, samples, global_samples, step)
+
+    def restored(
+        self,
+        step: int,
+        cursor: int,
+        *,
+        ckpt_id: str | None = None,
+        scope: str = "full",
+        fallback_from: str | None = None,
+        verified: bool = True,
+    ) -> None:
+        """Say that the state of `step`, after `cursor` samples of all ranks, is loaded; every rank calls it."""
+        self._completed_step, self._cursor = _count(step), _count(cursor)
+        fields = {"step": step, "cursor": cursor, "scope": scope, "verified": verified}
+        self._emit_on_rank_0("restore", fields | _given(id=ckpt_id, fallback_from=fallback_from))
+
+    def ckpt_begin(self, ckpt_id: str, step: int, cursor: int) -> None:
+        self._emit_on_rank_0("ckpt_begin", {"id": ckpt_id, "step": step, "cursor": cursor})
+
+    def committed(
+        self,
+        step: int,
+        cursor: int,
+        uri: str,
+        *,
+        ckpt_id: str | None = None,
+        num_bytes: int = 0,
+        digest: str | None = None,
+        tier: str = "local",
+    ) -> None:
+        """Say that a checkpoint exists for good; tier "local" survives a process, "remote" the loss of the host."""
+        fields = {"id": ckpt_id or f"step-{step}", "step": step, "cursor": cursor, "uri": uri}
+        self._emit_on_rank_0("ckpt_commit", fields | {"bytes": num_bytes, "tier": tier} | _given(digest=digest))
+
+    def train_end(self) -> None:
+        """Say that the last step is done: what follows is shutdown."""
+        if not self._is_train_ended:
+            self._is_train_ended = True
+            self.emit("train_end", step=self._completed_step)
+
+    def emit(self, ev: str, **fields: Any) -> None:
+        """Append a record of any kind; its reader ignores kinds and fields that it does not know."""
+        if self._writer is not None:
+            self._writer.emit(ev, **fields)
+
+    def at(self, point: str, step: int) -> None:
+        """Fail here, where `--chaos` says so: a place between two actions whose order matters."""
+        if self._faults is not None:
+            self._faults.fire(point, step)
+
+    def heartbeat(self) -> None:
+        """Say that this process lives, its last step, and how many records it had to drop."""
+        self.emit("heartbeat", step=self._completed_step, dropped=self.dropped)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            if self._writer.dropped:
+                self.heartbeat()
+            self._writer.close()
+            self._writer = None
+
+    def silence(self) -> None:
+        """Record nothing from now on: this copy was made by a fork, and a file has one writer."""
+        self._writer, self._faults = None, None
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+        """The handler of SIGTERM; see `stop_requested`. A handler that the script had set before still runs."""
+        if callable(self._earlier_handler):
+            self._stop_requested = True
+            self._earlier_handler(signum, frame)
+            return
+        if self._stop_requested or not self._is_stop_watched:
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+        self._stop_requested = True
+
+    def watch_sigterm(self) -> None:
+        """Make `stop_requested` true at SIGTERM; only the main thread may call it."""
+        self._earlier_handler = signal.signal(signal.SIGTERM, self.request_stop)
+
+    def _emit_on_rank_0(self, ev: str, fields: dict[str, Any]) -> None:
+        if self.rank == 0:
+            self.emit(ev, **fields)
+
+    def _next_span_id(self) -> int:
+        self._num_spans += 1
+        return self._num_spans
+
+
+class _SpanStack(threading.local):
+    def __init__(self) -> None:
+        self.open_ids: list[int] = []
+
+
+class _Span(AbstractContextManager[None]):
+    __slots__ = ("_blocking", "_id", "_name", "_run")
+
+    def __init__(self, run: Run, name: str, blocking: bool) -> None:
+        self._run, self._name, self._blocking, self._id = run, name, blocking, 0
+
+    def __enter__(self) -> None:
+        run = self._run
+        open_ids = run._spans.open_ids
+        parent, self._id = (open_ids[-1] if open_ids else None), run._next_span_id()
+        open_ids.append(self._id)
+        run.emit("span_begin", id=self._id, name=self._name, blocking=self._blocking, **_given(parent=parent))
+
+    def __exit__(self, *exc: object) -> None:
+        open_ids = self._run._spans.open_ids
+        if self._id in open_ids:
+            open_ids.remove(self._id)
+        self._run.emit("span_end", id=self._id, name=self._name, blocking=self._blocking)
+
+
+class _Step(AbstractContextManager[None]):
+    __slots__ = ("_begin_ns", "_global_samples", "_number", "_run", "_samples")
+
+    def __init__(self, run: Run, samples: int, global_samples: int | None, number: int | None) -> None:
+        self._run, self._samples, self._global_samples, self._begin_ns = run, samples, global_samples, 0
+        self._number = run._completed_step + 1 if number is None else _count(number)
+
+    def __enter__(self) -> None:
+        run = self._run
+        self._begin_ns = run._clock.mono_ns()
+        last_end_ns = run._last_step_end_ns
+        if last_end_ns is None or self._begin_ns - last_end_ns > STEP_BEGIN_AFTER_NS:
+            known = {} if self._global_samples is None else {"c0": run._cursor}
+            run.emit("step_begin", step=self._number, b_mono=self._begin_ns, **known)
+        run.at("step", self._number)
+
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
+        if exc_type is not None:
+            return  # a step that raised is not done; the log shows it as open
+        run = self._run
+        end_ns = run._clock.mono_ns()
+        run._last_step_end_ns, run._completed_step = end_ns, self._number
+        if self._global_samples is None:
+            counted = {"samples": _count(self._samples)}
+        else:
+            cursor = run._cursor
+            run._cursor = cursor + _count(self._global_samples)
+            counted = {"c0": cursor, "c1": run._cursor}
+        run.emit("step", step=self._number, b_mono=self._begin_ns, e_mono=end_ns, world=run.world_size, **counted)
+
+
+_runs: dict[int, Run] = {}  # by process id: at most one, so that a forked child's own init() makes its own
+_init_lock = threading.Lock()
+
+
+def init() -> Run:
+    """Return this process's recorder, the same at every call; a recorder that does nothing outside `ett launch`.
+
+    Inside a launch the first call writes `proc_start`, starts a heartbeat thread and, in the main thread, watches
+    SIGTERM (`Run.stop_requested`).
+    """
+    with _init_lock:
+        run = _runs.get(os.getpid())
+        if run is None:
+            run = _runs[os.getpid()] = _start(os.environ)
+        return run
+
+
+def _start(environ: Mapping[str, str]) -> Run:
+    identity = RunIdentity.from_environ(environ)
+    chaos = environ.get("ETT_CHAOS", "") if identity.job else ""
+    faults: FaultInjection | None = None
+    if chaos:
+        plan = load(SEAMS["fault_plan"])
+        faults = plan.parse(chaos.split()).for_process(rank=identity.rank, attempt=identity.attempt)
+    run = Run(identity, faults=faults)
+    if run.is_recording:
+        atexit.register(run.close)
+        threading.Thread(target=_beat, args=(run,), name="ett-heartbeat", daemon=True).start()
+        if threading.current_thread() is threading.main_thread():
+            run.watch_sigterm()
+    return run
+
+
+def _beat(run: Run) -> None:
+    never = threading.Event()
+    while not never.wait(HEARTBEAT_INTERVAL_S) and run.is_recording:
+        run.heartbeat()
+
+
+def _forget_after_fork() -> None:
+    for run in _runs.values():
+        run.silence()
+    _runs.clear()
+    if _init_lock.locked():
+        _init_lock.release()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def _open_writer(identity: RunIdentity, clock: Clock) -> EventWriter | None:
+    if identity.job_dir is None:
+        return None
+    common = {"job": identity.job, "att": identity.attempt, "rank": identity.rank}
+    folder = identity.job_dir / "events" / str(identity.attempt)
+    return EventWriter(folder, f"r{identity.rank}", common, clock=clock)
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _count(value: SupportsInt | str) -> int:
+    """Return value as an int, 0 where it has none: a wrong count must not stop training."""
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0
