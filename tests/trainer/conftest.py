@@ -1,0 +1,71 @@
+"""Ranks as threads of one process: the same Collectives, without sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+RankFunction = Callable[["ThreadCollectives"], Any]
+
+
+class ThreadCollectives:
+    """Implements ett.trainer.comm.collectives.Collectives between threads; sums in rank order."""
+
+    def __init__(self, rank: int, world_size: int, barrier: threading.Barrier, board: list[Any]) -> None:
+        self.rank, self.world_size = rank, world_size
+        self._barrier, self._board = barrier, board
+
+    def exchange_words(self, words: Tensor) -> Tensor:
+        return torch.stack([sent[self.rank] for sent in self._post(words.clone())])
+
+    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+        parts = [sent[self.rank] for sent in self._post(torch.split(rows.clone(), list(send_counts)))]
+        assert [len(part) for part in parts] == list(recv_counts)
+        return torch.cat(parts)
+
+    def sum_in_place(self, flat: Tensor) -> Callable[[], None]:
+        total = torch.zeros_like(flat)
+        for part in self._post(flat.clone()):
+            total += part
+        flat.copy_(total)
+        return lambda: None
+
+    def gather(self, rows: Tensor) -> list[Tensor]:
+        return self._post(rows.clone())
+
+    def barrier(self) -> None:
+        self._barrier.wait()
+
+    def _post(self, mine: Any) -> list[Any]:
+        self._board[self.rank] = mine
+        self._barrier.wait()
+        everyone = list(self._board)
+        self._barrier.wait()
+        return everyone
+
+
+@pytest.fixture
+def on_ranks() -> Callable[[int, RankFunction], list[Any]]:
+    """Return a function that runs `body` on every rank of a world and returns the results by rank."""
+
+    def run(world_size: int, body: RankFunction) -> list[Any]:
+        barrier, board = threading.Barrier(world_size, timeout=60), [None] * world_size
+
+        def one(rank: int) -> Any:
+            try:
+                return body(ThreadCollectives(rank, world_size, barrier, board))
+            except BaseException:
+                barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(world_size) as pool:
+            futures = [pool.submit(one, rank) for rank in range(world_size)]
+            return [future.result() for future in futures]
+
+    return run

@@ -1,0 +1,29 @@
+"""Join the other ranks of the job, from the environment that the supervisor gives its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from ett.trainer.comm.collectives import Collectives, GroupCollectives, LocalCollectives
+
+
+def join_process_group(environ: Mapping[str, str], timeout_s: float) -> Collectives:
+    """Return the job's collectives; world size 1 opens no socket.
+
+    Args:
+        environ: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them; without WORLD_SIZE: one rank.
+        timeout_s: longest wait for another rank in a collective; a dead peer is noticed at once, by its socket.
+    """
+    if int(environ.get("WORLD_SIZE", "1")) == 1:
+        return LocalCollectives()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+    return GroupCollectives()
+
+
+def leave_process_group() -> None:
+    """Close the process group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

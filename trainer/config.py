@@ -1,0 +1,133 @@
+"""The recipe sections of the trainer (but [data], in data/config.py); importable without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ett.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """DLRM: bottom MLP over the dense features, one embedding a category, dot interaction, top MLP."""
+
+    embedding_dim: int = 16  # elements of an embedding row; also the width of the bottom MLP's output
+    bottom_mlp: tuple[int, ...] = (64, 32)  # hidden widths; the output layer to embedding_dim is added
+    top_mlp: tuple[int, ...] = (64, 32)  # hidden widths; the output layer to one logit is added
+    dropout: float = 0.0  # share of the top MLP's hidden activations zeroed in training, 0 <= p < 1
+
+    def __post_init__(self) -> None:
+        _at_least("model.embedding_dim", self.embedding_dim, 1)
+        for name in ("bottom_mlp", "top_mlp"):
+            for width in getattr(self, name):
+                _at_least(f"model.{name}", width, 1)
+        if not 0.0 <= self.dropout < 1.0:
+            raise ConfigError(f"model.dropout is {self.dropout}", expected="a share, 0 <= p < 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SparseConfig:
+    """Every table's optimizer; all are exact: duplicates of an id are summed first, then one update."""
+
+    optimizer: Literal["sgd", "adagrad", "rowwise_adagrad", "adam"] = "rowwise_adagrad"
+    learning_rate: float = 0.05  # times the schedule's factor of [optimizer]
+    eps: float = 1e-8  # added to the root of the second moment
+    beta1: float = 0.9  # adam only
+    beta2: float = 0.999  # adam only
+    init_scale: float = 0.01  # rows start uniform in [-init_scale, init_scale), by id
+
+    def __post_init__(self) -> None:
+        _above_zero("sparse.learning_rate", self.learning_rate)
+        _above_zero("sparse.eps", self.eps)
+        _check_betas("sparse", self.beta1, self.beta2)
+        if not self.init_scale >= 0.0:
+            raise ConfigError(f"sparse.init_scale is {self.init_scale}", expected="zero or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DenseConfig:
+    bucket_bytes: int = 65536  # largest gradient bucket; several let reduction start while others are filled
+    threads: int = 0  # torch threads of a rank; 0 = cores of the host / ranks on it, at least 1
+
+    def __post_init__(self) -> None:
+        _at_least("dense.bucket_bytes", self.bucket_bytes, 4)
+        _at_least("dense.threads", self.threads, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """Adam for the dense part, and the schedule that scales the learning rates of both parts."""
+
+    learning_rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    schedule: Literal["constant", "cosine"] = "constant"  # cosine falls to min_factor over decay_steps
+    warmup_steps: int = 0  # factor rises linearly from 1/warmup_steps to 1
+    decay_steps: int = 0  # cosine only: steps after the warm-up until min_factor is reached
+    min_factor: float = 0.1  # cosine only: the factor at the end and after it
+
+    def __post_init__(self) -> None:
+        _above_zero("optimizer.learning_rate", self.learning_rate)
+        _above_zero("optimizer.eps", self.eps)
+        _check_betas("optimizer", self.beta1, self.beta2)
+        _at_least("optimizer.warmup_steps", self.warmup_steps, 0)
+        _at_least("optimizer.decay_steps", self.decay_steps, 1 if self.schedule == "cosine" else 0)
+        if not 0.0 <= self.min_factor <= 1.0:
+            raise ConfigError(f"optimizer.min_factor is {self.min_factor}", expected="a share, 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    batch_size: int = 1024  # global: samples of all ranks in one step
+    epochs: int = 1  # passes over the training rows
+    max_steps: int = 0  # stop after this many steps in all; 0 = when the epochs are over
+    seed: int = 1  # initial weights, dropout and shuffling follow from it
+    freeze_embeddings: bool = False  # keep every embedding row at its initial value
+    comm_timeout_s: float = 300.0  # longest wait for another rank in a collective
+
+    def __post_init__(self) -> None:
+        _at_least("train.batch_size", self.batch_size, 1)
+        _at_least("train.epochs", self.epochs, 1)
+        _at_least("train.max_steps", self.max_steps, 0)
+        _above_zero("train.comm_timeout_s", self.comm_timeout_s)
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"train.seed is {self.seed}", expected="an integer, 0 <= seed < 2^63")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalConfig:
+    enabled: bool = True  # score the held-out rows at the end
+    batch_size: int = 4096  # global: held-out samples of all ranks scored at once
+
+    def __post_init__(self) -> None:
+        _at_least("eval.batch_size", self.batch_size, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerConfig:
+    """The trainer's sections of one recipe."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    sparse: SparseConfig = field(default_factory=SparseConfig)
+    dense: DenseConfig = field(default_factory=DenseConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} is {value}", expected=f"at least {least}")
+
+
+def _above_zero(name: str, value: float) -> None:
+    if not 0.0 < value < float("inf"):
+        raise ConfigError(f"{name} is {value}", expected="a finite number above zero")
+
+
+def _check_betas(section: str, beta1: float, beta2: float) -> None:
+    for name, beta in (("beta1", beta1), ("beta2", beta2)):
+        if not 0.0 <= beta < 1.0:
+            raise ConfigError(f"{section}.{name} is {beta}", expected="a number, 0 <= beta < 1")

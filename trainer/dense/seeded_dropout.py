@@ -1,0 +1,32 @@
+"""Dropout whose masks follow from (seed, step, rank), so that a restored job draws what the first one drew."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ett.checkpoint.digest import U64, mix
+
+
+class SeededDropout(nn.Module):
+    """One instance may stand at several places of a model; they draw one after the other."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self._share = share
+        self._generator = torch.Generator()
+
+    def seed_step(self, seed: int, step: int, rank: int) -> None:
+        """Fix the masks of one step on one rank."""
+        key = mix(np.array([seed], U64))
+        for part in (step, rank):
+            key = mix(key + U64(part) + U64(1))
+        self._generator.manual_seed(int(key[0] >> U64(1)))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Zero a share of the values and scale the others up, in training mode only."""
+        if not self.training or self._share == 0.0:
+            return values
+        kept = torch.rand(values.shape, generator=self._generator).ge_(self._share)
+        return values * kept.div_(1.0 - self._share)

@@ -1,0 +1,39 @@
+"""metrics.jsonl of a job: one line a completed step, over all attempts; written by rank 0."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+
+class LossLog:
+    """After a restore the lines of later steps are cut off, so every step stands there once, in order."""
+
+    def __init__(self, path: Path, *, restored_step: int) -> None:
+        """Open the file for appending after `restored_step` (0: a fresh start)."""
+        kept = [line for line in _complete_lines(path) if json.loads(line)["step"] <= restored_step]
+        replacement = path.with_suffix(".tmp")
+        replacement.write_text("".join(kept))
+        replacement.replace(path)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def append(self, step: int, loss: float, factor: float) -> None:
+        """Add one step: `loss` is the mean over the global batch, `factor` that of the learning rates."""
+        line = {"step": step, "loss": loss, "loss_hex": loss.hex(), "lr_factor": factor}
+        os.write(self._fd, (json.dumps(line) + "\n").encode())
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read_losses(path: Path) -> dict[int, float]:
+    """Return every step's loss, by step, to the bit."""
+    lines = [json.loads(line) for line in _complete_lines(path)]
+    return {line["step"]: float.fromhex(line["loss_hex"]) for line in lines}
+
+
+def _complete_lines(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -1,0 +1,80 @@
+"""Tables of one model, with TorchRec's names: a table `t` has its weight at `embedding_bags.t.weight`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ett.errors import ConfigError
+from ett.trainer.comm.collectives import Collectives
+from ett.trainer.config import SparseConfig
+from ett.trainer.sparse.embedding_shard import EmbeddingShard
+from ett.trainer.sparse.exchange import Lookup, RowExchange
+from ett.trainer.sparse.hashing import Ids, RowInit
+from ett.trainer.sparse.row_optimizer import row_optimizer
+
+_BAGS = "embedding_bags"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbeddingBagConfig:
+    name: str
+    embedding_dim: int
+    num_embeddings: int = 0  # ids are in [0, num_embeddings); 0: any int64, and the table grows
+    feature_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.name or "." in self.name:
+            raise ConfigError(f"the name of a table is {self.name!r}", expected="a name without '.'")
+        if self.embedding_dim < 1:
+            raise ConfigError(f"table {self.name}: embedding_dim is {self.embedding_dim}", expected="at least 1")
+        if self.num_embeddings < 0:
+            raise ConfigError(f"table {self.name}: num_embeddings is {self.num_embeddings}", expected="0 or more")
+
+
+class EmbeddingBagCollection(nn.Module):
+    """Row-sharded tables with bags of one id.
+
+    The lookup stands outside autograd, so that pooling and updates can happen elsewhere: the caller makes a leaf of
+    the rows and gives its gradient back.
+    """
+
+    def __init__(
+        self, tables: Sequence[EmbeddingBagConfig], config: SparseConfig, collectives: Collectives, *, seed: int
+    ) -> None:
+        super().__init__()
+        if len({table.embedding_dim for table in tables}) != 1:
+            raise ConfigError(
+                f"the tables have rows of {sorted({table.embedding_dim for table in tables})} elements",
+                expected="one embedding_dim for all",
+            )
+        self.embedding_bags = nn.ModuleDict({t.name: _shard(t, config, collectives, seed) for t in tables})
+        self.dim = tables[0].embedding_dim
+        self._exchange = RowExchange(self.shards(), collectives)
+
+    def shards(self) -> list[EmbeddingShard]:
+        """Return this rank's part of every table, in the order of the tables."""
+        return [shard for shard in self.embedding_bags.values() if isinstance(shard, EmbeddingShard)]
+
+    def look_up(self, ids_FB: Ids, control: int = 0) -> Lookup:
+        """Return the rows of a batch, see `RowExchange.look_up`; `pooled` shapes them for a model."""
+        return self._exchange.look_up(ids_FB, control)
+
+    def pooled(self, lookup: Lookup) -> Tensor:
+        """Return float32 [B, F, dim], a new leaf that wants a gradient."""
+        return lookup.rows_LD.view(-1, len(self.embedding_bags), self.dim).requires_grad_()
+
+
+def _shard(table: EmbeddingBagConfig, config: SparseConfig, collectives: Collectives, seed: int) -> EmbeddingShard:
+    name = f"{_BAGS}.{table.name}"
+    return EmbeddingShard(
+        name,
+        RowInit(name, seed=seed, dim=table.embedding_dim, scale=config.init_scale),
+        row_optimizer(config),
+        dim=table.embedding_dim,
+        num_rows=table.num_embeddings,
+        rank=collectives.rank,
+        world_size=collectives.world_size,
+    )
