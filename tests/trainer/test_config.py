@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ett.errors import ConfigError
+from ett.trainer.config import (
+    DenseConfig,
+    EvalConfig,
+    ModelConfig,
+    OptimizerConfig,
+    SparseConfig,
+    TrainConfig,
+)
+
+WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+    (ModelConfig, {"dropout": 1.0}, "model.dropout is 1.0"),
+    (ModelConfig, {"top_mlp": (8, 0)}, "model.top_mlp is 0"),
+    (SparseConfig, {"learning_rate": 0.0}, "sparse.learning_rate is 0.0"),
+    (SparseConfig, {"init_scale": float("nan")}, "sparse.init_scale is nan"),
+    (DenseConfig, {"threads": -1}, "dense.threads is -1"),
+    (OptimizerConfig, {"schedule": "cosine"}, "optimizer.decay_steps is 0"),
+    (OptimizerConfig, {"beta2": 1.0}, "optimizer.beta2 is 1.0"),
+    (TrainConfig, {"batch_size": 0}, "train.batch_size is 0"),
+    (TrainConfig, {"seed": -1}, "train.seed is -1"),
+    (EvalConfig, {"batch_size": 0}, "eval.batch_size is 0"),
+]
+
+
+@pytest.mark.parametrize(("section", "values", "message"), WRONG)
+def test_an_invalid_value_is_refused_by_name(section: Callable[..., Any], values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        section(**values)

@@ -1,0 +1,129 @@
+"""The dense part: model, dropout, buckets and schedule against plain references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ett.trainer.comm.collectives import LocalCollectives
+from ett.trainer.config import ModelConfig, OptimizerConfig, SparseConfig
+from ett.trainer.dense.dlrm import Dlrm
+from ett.trainer.dense.gradient_buckets import GradientBuckets
+from ett.trainer.dense.schedule import learning_rate_factor
+from ett.trainer.dense.seeded_dropout import SeededDropout
+from ett.trainer.sparse.embedding_bag import EmbeddingBagCollection, EmbeddingBagConfig
+
+TABLES, DIM, DENSE = 4, 6, 3
+
+
+def make_model(seed: int = 1, dropout: float = 0.0) -> Dlrm:
+    tables = [EmbeddingBagConfig(name=f"t{i}", embedding_dim=DIM) for i in range(TABLES)]
+    embeddings = EmbeddingBagCollection(tables, SparseConfig(), LocalCollectives(), seed=seed)
+    config = ModelConfig(embedding_dim=DIM, bottom_mlp=(8,), top_mlp=(9, 5), dropout=dropout)
+    return Dlrm(config, embeddings, num_dense=DENSE, seed=seed)
+
+
+def plain_forward(model: Dlrm, dense: Tensor, pooled: Tensor) -> Tensor:
+    bottom = model.bottom(dense)
+    vectors = [bottom, *pooled.unbind(1)]
+    dots = [(vectors[i] * vectors[j]).sum(1) for i in range(len(vectors)) for j in range(i)]
+    logits: Tensor = model.top(torch.cat([bottom, torch.stack(dots, 1)], 1))
+    return logits.squeeze(1)
+
+
+def test_the_interaction_equals_pair_by_pair_dot_products_forward_and_backward() -> None:
+    model = make_model()
+    dense, pooled = torch.randn(7, DENSE), torch.randn(7, TABLES, DIM)
+    results = []
+    for forward in (model, lambda d, p: plain_forward(model, d, p)):
+        leaf = pooled.clone().requires_grad_()
+        logits = forward(dense, leaf)
+        logits.square().sum().backward()
+        results.append((logits.detach(), leaf.grad))
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_models_of_one_seed_have_equal_dense_weights_whatever_was_drawn_before() -> None:
+    first = make_model().state_dict()
+    torch.rand(5)
+    second = make_model().state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["top.0.weight"], make_model(seed=2).state_dict()["top.0.weight"])
+
+
+def test_building_a_model_leaves_the_random_state_alone() -> None:
+    before = torch.get_rng_state()
+    make_model()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_embedding_rows_are_not_dense_state() -> None:
+    assert all(name.startswith(("bottom.", "top.")) for name in make_model().state_dict())
+
+
+def drawn(dropout: SeededDropout, *key: int) -> Tensor:
+    dropout.seed_step(*key)
+    return dropout(torch.ones(64, 8))
+
+
+def test_dropout_masks_follow_from_seed_step_rank() -> None:
+    dropout = SeededDropout(0.5)
+    masks = [drawn(dropout, *key) for key in ((1, 1, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0), (1, 1, 0))]
+    assert torch.equal(masks[0], masks[4])
+    assert all(not torch.equal(masks[0], other) for other in masks[1:4])
+
+
+def test_dropout_keeps_the_mean() -> None:
+    values = drawn(SeededDropout(0.25), 1, 1, 1)
+    assert values.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    # 512 draws: the standard deviation of the mean is 0.026, so 0.1 is almost four of them; the seed is fixed.
+    assert values.mean().item() == pytest.approx(1.0, abs=0.1)
+
+
+def test_dropout_is_off_in_evaluation() -> None:
+    dropout = SeededDropout(0.5).eval()
+    assert torch.equal(dropout(torch.ones(9)), torch.ones(9))
+
+
+class TwoParts(nn.Module):
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        self.b = nn.Parameter(torch.arange(40.0) + shift)
+        self.a = nn.Parameter(torch.ones(3, 5) * shift)
+        self.c = nn.Parameter(torch.ones(()) * shift)
+
+
+@pytest.mark.parametrize(("bucket_bytes", "num_buckets"), [(4, 3), (256, 2), (1 << 20, 1)])
+def test_gradients_are_summed_over_ranks(
+    on_ranks: Callable[[int, Callable[[Any], Any]], list[Any]], bucket_bytes: int, num_buckets: int
+) -> None:
+    def body(collectives: Any) -> tuple[float, int, list[Tensor]]:
+        model = TwoParts(1.0 + collectives.rank)
+        buckets = GradientBuckets(model, collectives, bucket_bytes=bucket_bytes)
+        for _ in range(2):  # the second time must start from zero
+            buckets.zero()
+            loss = sum(p.square().sum() for p in model.parameters()) / 2
+            loss.backward()
+            total = buckets.start_sum(torch.tensor(0.5 + collectives.rank))()
+        return total, len(buckets), [p.grad for p in model.parameters() if p.grad is not None]
+
+    for total, count, grads in on_ranks(3, body):
+        assert (total, count) == (4.5, num_buckets)
+        parameters = [list(TwoParts(shift).parameters()) for shift in (1.0, 2.0, 3.0)]
+        expected = [sum(p.detach() for p in group) for group in zip(*parameters, strict=True)]
+        assert all(torch.equal(grad, want) for grad, want in zip(grads, expected, strict=True))
+
+
+def test_the_factor_rises_then_falls_by_half_a_cosine() -> None:
+    config = OptimizerConfig(schedule="cosine", warmup_steps=4, decay_steps=10, min_factor=0.2)
+    factors = [learning_rate_factor(config, step) for step in (1, 2, 4, 9, 14, 1000)]
+    assert factors == pytest.approx([0.25, 0.5, 1.0, 0.6, 0.2, 0.2])
+
+
+def test_a_constant_schedule_stays_after_its_warm_up() -> None:
+    config = OptimizerConfig(warmup_steps=2)
+    assert [learning_rate_factor(config, step) for step in (1, 2, 3, 99)] == [0.5, 1.0, 1.0, 1.0]
