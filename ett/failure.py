@@ -1,0 +1,97 @@
+"""Why an attempt failed: which rank first, how, whose fault, and an error text by which two failures compare."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ett.restart import FailureClass
+
+NUM_TAIL_LINES = 20
+TAIL_BYTES = 64 << 10
+# Ended from outside: the memory killer, the host, an operator. Anything else of a signal may be the program or the host.
+INFRA_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR, signal.SIGBUS})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankExit:
+    """How one rank ended. `code` is as Python's Popen says it: negative for a signal."""
+
+    rank: int
+    code: int
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell would say: 128 + n for a signal."""
+        return 128 - self.code if self.code < 0 else self.code
+
+    @property
+    def signal(self) -> int | None:
+        return -self.code if self.code < 0 else None
+
+    def __str__(self) -> str:
+        if self.code >= 0:
+            return f"rank {self.rank} exited with code {self.code}"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = f"signal {-self.code}"
+        return f"rank {self.rank} was killed by {name}"
+
+
+def first_failure(exits: Sequence[RankExit], order: Sequence[int]) -> RankExit:
+    """Return the failed rank that ended first.
+
+    Args:
+        exits: of the ranks that ended so far, at least one of them not 0.
+        order: ranks in the order in which they ended; may lack some.
+    """
+    failed = [gone for gone in exits if gone.code != 0]
+    places = {rank: place for place, rank in enumerate(order)}
+    return min(failed, key=lambda gone: (places.get(gone.rank, len(places)), gone.rank))
+
+
+def classify(gone: RankExit) -> FailureClass:
+    if gone.signal is not None:
+        return "infra" if gone.signal in INFRA_SIGNALS else "unknown"
+    return "user"
+
+
+def last_lines(*paths: Path, num_lines: int = NUM_TAIL_LINES) -> list[str]:
+    """Return the last lines of the first of the files that has any; empty if none can be read."""
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                file.seek(0, 2)
+                file.seek(max(0, file.tell() - TAIL_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            continue
+        if lines:
+            return lines[-num_lines:]
+    return []
+
+
+def signature(gone: RankExit, lines: Sequence[str]) -> str:
+    """Return 12 hex digits that are equal for the same error; empty for a signal or where the program said nothing."""
+    said = [line.strip() for line in lines if line.strip()]
+    if gone.signal is not None or not said:
+        return ""
+    # Addresses, steps and times differ from one failure to the next with the same cause.
+    error = re.sub(r"0x[0-9a-f]+|\d+", "#", said[-1])
+    return hashlib.sha256(f"{gone.code} {error}".encode()).hexdigest()[:12]
+
+
+def keep_tail(folder: Path, lines: Sequence[str]) -> str:
+    """Write the lines into a file of `folder` that is named by their hash, and return its name; "" where it cannot."""
+    text = "\n".join(lines) + "\n"
+    name = f"tail-{hashlib.sha256(text.encode()).hexdigest()[:16]}.txt"
+    try:
+        (folder / name).write_text(text)
+    except OSError:
+        return ""
+    return name

@@ -1,0 +1,100 @@
+"""What a job's log says about its lives so far; a supervisor keeps no truth of its own and reads this instead.
+
+Reads every record of supervisors, and of the ranks' files the commits only: those files hold a record a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ett.event_reader import parse_file
+from ett.event_schema import Record
+from ett.restart import AttemptFacts
+
+_COMMIT = b'"ev":"ckpt_commit"'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobHistory:
+    is_submitted: bool
+    status: str  # of the newest job_ended after the last attempt's start: succeeded, failed, cancelled; else ""
+    last_attempt: int  # 0 before the first
+    open_attempts: tuple[int, ...]  # started, and nobody wrote their end
+    ended: tuple[AttemptFacts, ...]  # in order
+    committed_attempts: frozenset[int]  # that made a commit
+
+    def since(self, attempt: int) -> tuple[AttemptFacts, ...]:
+        """Return the ended attempts from that number on."""
+        return tuple(facts for facts in self.ended if facts.attempt >= attempt)
+
+
+def read_history(events: Path) -> JobHistory:
+    """Replay the log under `events/`; an empty history where there is none.
+
+    Raises: CorruptState: a record of a newer schema version.
+    """
+    supervisors: list[Record] = []
+    for path in sorted(events.glob("0/sup-*.jsonl")):
+        supervisors += parse_file(path.name, path.read_bytes()).records
+    supervisors.sort(key=lambda record: (record.wall_ns, record.seq))
+    return build_history(supervisors, _commits(events))
+
+
+def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> JobHistory:
+    """Return the history of the supervisors' records, in order of time, and of the ranks' commits."""
+    started: dict[int, Record] = {}
+    ended: dict[int, Record] = {}
+    is_submitted, status = False, ""
+    for record in supervisors:
+        if record.ev == "job_submitted":
+            is_submitted = True
+        elif record.ev == "attempt_started":
+            started[record.att] = record
+            status = ""
+        elif record.ev == "attempt_ended":
+            ended.setdefault(record.att, record)
+        elif record.ev == "job_ended":
+            status = str(record.data.get("status", ""))
+    fruitful, committed = _fruitful_attempts(commits)
+    return JobHistory(
+        is_submitted=is_submitted,
+        status=status,
+        last_attempt=max([0, *started, *ended]),
+        open_attempts=tuple(sorted(set(started) - set(ended))),
+        ended=tuple(_facts(ended[number], number in fruitful) for number in sorted(ended)),
+        committed_attempts=frozenset(committed),
+    )
+
+
+def _fruitful_attempts(commits: Iterable[Record]) -> tuple[set[int], set[int]]:
+    cursors: dict[int, float] = {}
+    for record in commits:
+        cursors[record.att] = max(record.data["cursor"], cursors.get(record.att, -1))
+    fruitful: set[int] = set()
+    highest = -1.0
+    for attempt in sorted(cursors):
+        if cursors[attempt] > highest:
+            fruitful.add(attempt)
+            highest = cursors[attempt]
+    return fruitful, set(cursors)
+
+
+def _facts(record: Record, has_new_commit: bool) -> AttemptFacts:
+    return AttemptFacts(
+        attempt=record.att,
+        reason=str(record.data.get("reason", "failed")),
+        failure_class=str(record.data.get("class", "unknown")),
+        signature=str(record.data.get("signature", "")),
+        has_new_commit=has_new_commit,
+    )
+
+
+def _commits(events: Path) -> list[Record]:
+    found: list[Record] = []
+    for path in sorted(events.glob("[1-9]*/*.jsonl")):
+        with path.open("rb") as file:
+            lines = b"".join(line for line in file if _COMMIT in line and line.endswith(b"\n"))
+        found += [record for record in parse_file(path.name, lines).records if record.ev == "ckpt_commit"]
+    return found

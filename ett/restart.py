@@ -1,0 +1,42 @@
+"""What a restart policy knows and says; the policy itself stands in `recovery/` and is named in `ett/seams.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+FailureClass = Literal["user", "infra", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptFacts:
+    """One ended attempt, as the log tells it."""
+
+    attempt: int
+    reason: str  # completed, failed, preempted, suspended
+    failure_class: str = "unknown"
+    signature: str = ""  # of the error: equal for two failures with the same cause; empty where nothing was said
+    has_new_commit: bool = False  # it committed a cursor beyond all earlier ones
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestartDecision:
+    restart: bool
+    delay_s: float  # to wait before the next attempt
+    rule: str  # which rule decided, one word for the log
+    why: str  # one sentence for a person
+
+
+class RecoverySettings(Protocol):
+    """What `ett/` itself reads of the recovery section (`ett.recovery.config:RecoveryConfig`)."""
+
+    @property
+    def max_restarts(self) -> int: ...
+
+    @property
+    def grace_s(self) -> float: ...
+
+
+class RestartPolicy(Protocol):
+    def __call__(self, attempts: tuple[AttemptFacts, ...], config: RecoverySettings) -> RestartDecision:
+        """Decide what follows the last of `attempts`, which are those of this launch, in order."""

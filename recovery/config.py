@@ -1,0 +1,31 @@
+"""How a job comes back: the recipe's [recovery] section."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ett.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecoveryConfig:
+    max_restarts: int = 3  # attempts after the first, per launch; 0 ends the job at its first failure
+    grace_s: float = 30.0  # from SIGTERM to SIGKILL: time to save
+    backoff_s: float = 1.0  # wait before the second restart in a row without a new commit; doubles from there
+    max_backoff_s: float = 60.0  # longest wait
+    max_attempts_without_commit: int = 5  # failed attempts in a row that committed nothing new: then give up
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise ConfigError(f"recovery.max_restarts is {self.max_restarts}", expected="0 or more")
+        if not 0 <= self.grace_s <= 86_400:
+            raise ConfigError(f"recovery.grace_s is {self.grace_s}", expected="0 to 86400 seconds")
+        if not 0 <= self.backoff_s <= self.max_backoff_s:
+            raise ConfigError(
+                f"recovery.backoff_s is {self.backoff_s}",
+                expected=f"0 to recovery.max_backoff_s, which is {self.max_backoff_s}",
+            )
+        if self.max_attempts_without_commit < 1:
+            raise ConfigError(
+                f"recovery.max_attempts_without_commit is {self.max_attempts_without_commit}", expected="1 or more"
+            )
