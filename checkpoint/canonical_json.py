@@ -1,0 +1,32 @@
+"""JSON with one spelling per value, so that a hash of the text is a hash of the value."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import xxhash
+
+HASH_FIELD = "manifest_xxh3_128"
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return ASCII JSON: sorted keys, no spaces, shortest floats that read back equal; NaN and infinities refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def seal(fields: dict[str, Any]) -> bytes:
+    """Return the canonical JSON of `fields` with the hash of itself in "manifest_xxh3_128"."""
+    return canonical_json({**fields, HASH_FIELD: xxhash.xxh3_128_hexdigest(canonical_json(fields))})
+
+
+def unseal(data: bytes) -> dict[str, Any] | None:
+    """Return the fields of a sealed document, or None when any byte is not as `seal` wrote it."""
+    try:
+        fields = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    fields.pop(HASH_FIELD, None)
+    return fields if seal(fields) == data else None

@@ -1,0 +1,207 @@
+"""The object of a training loop: restores once, saves when due, counts what fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+import ett
+from ett.checkpoint.commit import Commit
+from ett.checkpoint.commit_log import CommitLog
+from ett.checkpoint.config import CheckpointConfig
+from ett.checkpoint.due import DueSteps
+from ett.checkpoint.incarnation import Epoch, open_epoch
+from ett.checkpoint.interval import parse_interval
+from ett.checkpoint.ranks import Ranks, current_ranks, on_rank_zero
+from ett.checkpoint.restore import restore_newest
+from ett.checkpoint.retention import retire, sweep_orphans
+from ett.checkpoint.run_record import RunRecord
+from ett.checkpoint.save import SavePlace, save_full
+from ett.checkpoint.store import open_store
+from ett.checkpoint.training_state import Stateful, TrainingState
+from ett.clock import Clock, SystemClock
+from ett.errors import ConfigError, Conflict, EttError, UsageError
+
+log = logging.getLogger(__name__)
+FAILED_SAVES_IN_A_ROW = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestoredPosition:
+    """Where training goes on: `step` optimizer steps are complete, `cursor` global samples are consumed."""
+
+    step: int
+    cursor: int
+    seq: int  # the commit that was loaded
+    fallback_from: int | None = None  # the newest commit, if that did not verify
+
+
+class Checkpointer:
+    """Saves and restores one training process together with those of the other ranks.
+
+    Tables are the modules of `model` with the TableShard protocol; all else of the model, `optimizer` and `extra` are
+    dense and the same on every rank; `loader` gives the position in the data. All calls are collective.
+    """
+
+    def __init__(
+        self,
+        config: CheckpointConfig,
+        *,
+        model: nn.Module,
+        optimizer: Stateful | None = None,
+        loader: Stateful | None = None,
+        extra: Stateful | None = None,
+        run: RunRecord | None = None,
+        ranks: Ranks | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        record: RunRecord = run if run is not None else ett.init()
+        self._config = config
+        self._state = TrainingState(model, optimizer, loader, extra)
+        self._place = SavePlace(
+            store=open_store(config.uri or _job_uri(record)),
+            ranks=ranks or current_ranks(),
+            run=record,
+            clock=clock or SystemClock(),
+        )
+        self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock)
+        self._epoch: Epoch | None = None
+        self._failed_in_a_row = 0
+
+    def restore(self, resume: str | None = None) -> RestoredPosition | None:
+        """Load the state to go on from and fence every older process; None on a fresh start.
+
+        Args: resume: "auto", "never", or a step; $ETT_RESUME where not given.
+        Raises: RestoreFailed, NoCheckpoint, NotFound, Conflict, AccessDenied: on every rank alike.
+        """
+        word = resume if resume is not None else os.environ.get("ETT_RESUME", "auto")
+        step = _resume_step(word)
+        with self._place.run.span("restore"):
+            restored = None if word == "never" else restore_newest(self._place, self._state, step)
+            self._epoch = self._open(restored.commit if restored else None)
+        if restored is None:
+            self._due.start(0)
+            return None
+        commit = restored.commit
+        self._due.start(commit.step)
+        self._place.run.restored(
+            commit.step,
+            commit.cursor,
+            ckpt_id=commit.ckpt_uuid,
+            fallback_from=None if restored.fallback_from is None else str(restored.fallback_from),
+            verified=True,
+        )
+        log.info("restored step %d from commit %d of %s", commit.step, commit.seq, self._place.store.uri)
+        return RestoredPosition(
+            step=commit.step, cursor=commit.cursor, seq=commit.seq, fallback_from=restored.fallback_from
+        )
+
+    def step(self, step: int, cursor: int) -> Commit | None:
+        """Save if the interval says so; call it after every step with the counts after that step.
+
+        A save that fails is logged, counted and recorded, and training goes on; the third in a row is raised.
+        Raises: Conflict: another process has taken over these checkpoints: stop.
+        """
+        if not self._due.is_due(step):
+            return None
+        try:
+            commit = self.save(step, cursor)
+        except (Conflict, ConfigError):
+            raise
+        except EttError as err:
+            self._failed_in_a_row += 1
+            self._due.saved(0.0)
+            log.error("the save at step %d failed (%d in a row): %s", step, self._failed_in_a_row, err)
+            if self._place.ranks.rank == 0:
+                self._place.run.emit(
+                    "ckpt_abandoned", step=step, cursor=cursor, code=err.code, in_a_row=self._failed_in_a_row
+                )
+            if self._failed_in_a_row >= FAILED_SAVES_IN_A_ROW:
+                raise
+            return None
+        return commit
+
+    def save(self, step: int, cursor: int) -> Commit:
+        """Save now and return the commit. Raises: as `save_full`."""
+        if self._epoch is None:
+            self._epoch = self._open_unrestored()
+        began_ns = self._place.clock.mono_ns()
+        with self._place.run.span("ckpt_save"):
+            commit = save_full(self._place, self._state, self._epoch, step, cursor)
+        self._epoch = self._epoch.after(commit.seq)
+        self._failed_in_a_row = 0
+        stall_s = (self._place.clock.mono_ns() - began_ns) / 1e9
+        self._due.saved(stall_s)
+        if self._place.ranks.rank == 0:
+            self._announce(commit, stall_s)
+            retire(self._place.store, self._config.keep_last)
+        return commit
+
+    def close(self) -> None:
+        """Give up the process group; no call is possible afterwards."""
+        self._place.ranks.close()
+
+    def _announce(self, commit: Commit, stall_s: float) -> None:
+        assert commit.dense is not None
+        run = self._place.run
+        run.committed(
+            commit.step,
+            commit.cursor,
+            self._place.store.uri,
+            ckpt_id=commit.ckpt_uuid,
+            num_bytes=commit.num_bytes,
+            digest=commit.digest,
+            tier="local",
+        )
+        if stall_s > self._config.stall_budget_s:
+            log.warning(
+                "the save at step %d held training for %.2f s, budget %.2f s",
+                commit.step,
+                stall_s,
+                self._config.stall_budget_s,
+            )
+            run.emit("ckpt_detail", id=commit.ckpt_uuid, step=commit.step, stall_s=stall_s, over_budget=True)
+
+    def _open(self, restored: Commit | None) -> Epoch:
+        def open_on_rank_zero() -> dict[str, int]:
+            place = self._place
+            epoch = open_epoch(
+                place.store, restored, job=place.run.job or "", world_size=place.ranks.world_size, clock=place.clock
+            )
+            sweep_orphans(place.store, epoch.epoch)
+            return {"epoch": epoch.epoch, "seq": epoch.seq}
+
+        return Epoch(**on_rank_zero(self._place.ranks, open_on_rank_zero))
+
+    def _open_unrestored(self) -> Epoch:
+        """Open an epoch for a process that never called restore(); refused where that would hide what is there."""
+
+        def refuse_to_hide() -> None:
+            known, damaged = CommitLog(self._place.store).read_all()
+            if damaged or any(not commit.is_fresh for commit in known.values()):
+                raise Conflict(
+                    f"{self._place.store.uri} holds the commits of an earlier run",
+                    expected="restore() before the first save",
+                    do='call restore(), or restore(resume="never") to start over',
+                )
+
+        on_rank_zero(self._place.ranks, refuse_to_hide)
+        return self._open(None)
+
+
+def _job_uri(run: RunRecord) -> str:
+    folder = run.job_dir
+    return str(Path(folder) / "checkpoints") if folder else ""
+
+
+def _resume_step(word: str) -> int | None:
+    """Return the step that `resume` names, or None for "auto" and "never"."""
+    if word in ("auto", "never"):
+        return None
+    if not word.isdecimal():
+        raise UsageError(f"resume is {word!r}", expected="auto, never, or the step of a commit")
+    return int(word)

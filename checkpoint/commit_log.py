@@ -1,0 +1,124 @@
+"""The numbered commits of one checkpoint folder: listed, read, appended create-only."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from typing import Any
+
+from ett.checkpoint.canonical_json import seal, unseal
+from ett.checkpoint.commit import MAJOR, MINOR, Commit, commit_name, parse_commit
+from ett.checkpoint.store import Store
+from ett.errors import ConfigError, Conflict, CorruptState, Unreachable
+
+log = logging.getLogger(__name__)
+FORMAT_NAME = "FORMAT.json"
+_COMMIT = re.compile(r"commits/(\d{16})\.json")
+
+
+class CommitLog:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def seqs(self) -> list[int]:
+        """Return the numbers of all commits, ascending, damaged ones included."""
+        return sorted(int(found[1]) for name in self.store.list("commits") if (found := _COMMIT.fullmatch(name)))
+
+    def read(self, seq: int) -> Commit:
+        """Return a commit. Raises: CorruptState: missing or damaged; ConfigError: of a newer format."""
+        name = commit_name(seq)
+        try:
+            data = self.store.read(name)
+        except FileNotFoundError as err:
+            raise CorruptState(f"{name} is missing under {self.store.uri}") from err
+        return parse_commit(data, name)
+
+    def read_all(self) -> tuple[dict[int, Commit], dict[int, CorruptState]]:
+        """Return the readable commits and the errors of the damaged ones, both by number."""
+        commits: dict[int, Commit] = {}
+        damaged: dict[int, CorruptState] = {}
+        for seq in self.seqs():
+            try:
+                commits[seq] = self.read(seq)
+            except CorruptState as err:
+                damaged[seq] = err
+        return commits, damaged
+
+    def append(self, commit: Commit) -> None:
+        """Create a commit: the instant at which it exists.
+
+        Raises: Conflict: the number is taken: a newer incarnation of the job has opened the folder.
+        """
+        name = commit_name(commit.seq)
+        try:
+            self.store.create(name, commit.to_bytes())
+        except (FileExistsError, Unreachable) as err:
+            # The answer may have been lost after the commit was made: what lies there decides, not the answer.
+            taken = self._read_if_there(commit.seq)
+            if taken is not None and taken.write_id == commit.write_id:
+                return
+            if isinstance(err, Unreachable) and taken is None:
+                raise
+            raise fenced(commit, taken) from err
+
+    def _read_if_there(self, seq: int) -> Commit | None:
+        try:
+            return parse_commit(self.store.read(commit_name(seq)), commit_name(seq))
+        except (FileNotFoundError, CorruptState):
+            return None
+
+
+def fenced(ours: Commit, taken: Commit | None) -> Conflict:
+    """Return the error of a writer that found another's commit where its own should have gone."""
+    whose = "a damaged commit" if taken is None else f"one of epoch {taken.epoch} (ours is {ours.epoch})"
+    return Conflict(
+        f"commit {ours.seq} of step {ours.step} is taken by {whose}: another process writes to these checkpoints",
+        expected="one running job per checkpoint folder",
+        do="let the newer process run; this one must stop",
+        code="L008",
+    )
+
+
+def line_of_history(known: dict[int, Commit]) -> list[Commit]:
+    """Return the commits that lead to the newest one, newest first.
+
+    A rollback or fall-back opens an epoch whose parent is an older commit: what lies between the two is abandoned.
+    Numbers that are missing (collected or damaged) are stepped over.
+    """
+    line: list[Commit] = []
+    bound = max(known, default=0)
+    while seq := max((seq for seq in known if seq <= bound), default=0):
+        line.append(known[seq])
+        bound = known[seq].parent_seq
+    return line
+
+
+def write_format(store: Store) -> None:
+    """Create FORMAT.json, once per folder."""
+    fields: dict[str, Any] = {"format": "rckpt", "major": MAJOR, "minor": MINOR, "store_id": uuid.uuid4().hex}
+    try:
+        store.create(FORMAT_NAME, seal(fields))
+    except FileExistsError:
+        return
+
+
+def check_format(store: Store) -> bool:
+    """Return whether FORMAT.json is whole; a damaged one is logged, for each commit carries its own format too.
+
+    Raises: ConfigError: the folder is of a newer format, or holds something else.
+    """
+    try:
+        fields = unseal(store.read(FORMAT_NAME))
+    except FileNotFoundError:
+        fields = None
+    if fields is None:
+        log.warning("%s under %s is missing or damaged; going by the commits' own format", FORMAT_NAME, store.uri)
+        return False
+    if fields.get("format") != "rckpt" or fields.get("major") != MAJOR:
+        raise ConfigError(
+            f"{store.uri} is of format {fields.get('format')} {fields.get('major')}",
+            expected=f"rckpt {MAJOR}",
+            do="use the ett that wrote it, or another checkpoint.uri",
+        )
+    return True

@@ -1,0 +1,27 @@
+"""Where, how often and how many checkpoints: the recipe's [checkpoint] section; imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ett.checkpoint.interval import parse_interval
+from ett.checkpoint.store_uri import check_uri
+from ett.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointConfig:
+    uri: str = ""  # folder or file:// uri of the checkpoints; "" is `checkpoints` in the job's folder
+    interval: str = "auto"  # "auto", "500 steps", "90s", "6m"
+    keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
+    stall_budget_s: float = 2.0  # a save that holds training longer is logged and counted as over budget
+
+    def __post_init__(self) -> None:
+        check_uri(self.uri)
+        parse_interval(self.interval)
+        if self.keep_last < 1:
+            raise ConfigError(f"checkpoint.keep_last is {self.keep_last}", expected="at least 1", code="F003")
+        if not self.stall_budget_s > 0:
+            raise ConfigError(
+                f"checkpoint.stall_budget_s is {self.stall_budget_s}", expected="seconds above zero", code="F003"
+            )

@@ -1,0 +1,93 @@
+"""The dense state in one segment: raw tensors, then one JSON block that names them and holds all that is no tensor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from ett.checkpoint.canonical_json import canonical_json
+from ett.checkpoint.dtypes import ITEM_BYTES
+from ett.checkpoint.segment import SegmentIdentity, StoredFile
+from ett.checkpoint.segment_reader import Segment, open_segment
+from ett.checkpoint.segment_writer import SegmentWriter
+from ett.checkpoint.store import Store
+from ett.checkpoint.tensor_bytes import bytes_tensor, dtype_name, tensor_bytes
+
+TENSORS, DOCUMENT = 0, 1
+BLOCK_BYTES = 4 << 20
+SECTIONS = [{"name": "tensors", "dtype": "uint8", "width": 1}, {"name": "json", "dtype": "uint8", "width": 1}]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DenseFile:
+    stored: StoredFile
+    digest: str  # of tensors and `digested` parts of the tree; depends neither on ranks nor on files
+    num_items: int
+
+
+def write_dense(
+    store: Store,
+    tensors: Mapping[str, torch.Tensor],
+    tree: dict[str, Any],
+    identity: SegmentIdentity,
+    digested: tuple[str, ...],
+) -> DenseFile:
+    """Write named tensors and a JSON tree; `digested` names the parts of the tree that the digest covers."""
+    path = f"dense/{identity.ckpt_uuid}/dense.w{identity.writer:05d}.seg"
+    items: list[list[Any]] = []
+    hashes: list[str] = []
+    header = {**identity.as_json(), "format": "rckseg", "version": 1, "sections": SECTIONS}
+    with store.create_stream(path) as file:
+        writer = SegmentWriter(file, header)
+        writer.begin_section()
+        for name in sorted(tensors):
+            data = tensor_bytes(tensors[name])
+            for start in range(0, len(data), BLOCK_BYTES):
+                writer.write_block(TENSORS, data[start : start + BLOCK_BYTES].data)
+            items.append([name, dtype_name(tensors[name], name), list(tensors[name].shape)])
+            hashes.append(xxhash.xxh3_128_hexdigest(data.data))
+        writer.begin_section()
+        writer.write_block(DOCUMENT, canonical_json({"items": items, "tree": tree}))
+        length, file_hash = writer.finish()
+    covered = canonical_json([items, hashes, {part: tree[part] for part in digested}])
+    return DenseFile(
+        stored=StoredFile(path=path, bytes=length, xxh3_128=file_hash),
+        digest=xxhash.xxh3_128_hexdigest(covered),
+        num_items=len(items),
+    )
+
+
+def read_dense(
+    store: Store, stored: StoredFile, identity: SegmentIdentity
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors and the tree, every byte verified. Raises: CorruptState."""
+    with open_segment(store, stored, identity) as segment:
+        document = _read_document(segment)
+        records = segment.blocks(TENSORS)
+        tensors, used = {}, 0
+        for name, dtype, shape in document["items"]:
+            size = ITEM_BYTES[dtype] * int(np.prod(shape, dtype=np.int64))
+            data, filled = np.empty(size, np.uint8), 0
+            while filled < size:
+                if used == len(records) or int(records[used]["length"]) > size - filled:
+                    raise segment.corrupt(f"has no whole data for {name}")
+                filled += len(segment.read_block(records[used], f"tensor {name}", data[filled:]))
+                used += 1
+            tensors[name] = bytes_tensor(data, dtype, tuple(shape))
+        if used != len(records):
+            raise segment.corrupt("has more data than tensors")
+        return tensors, document["tree"]
+
+
+def _read_document(segment: Segment) -> dict[str, Any]:
+    records = segment.blocks(DOCUMENT)
+    if len(records) != 1:
+        raise segment.corrupt("does not hold one JSON block")
+    document: dict[str, Any] = json.loads(segment.read_block(records[0], "json").tobytes())
+    return document

@@ -1,0 +1,44 @@
+"""Sorted ids, packed: differences to the id before, bytes shuffled by significance, zstd level 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+RAW = 0
+DELTA_U32 = 1
+DELTA_U64 = 2
+
+Ids = NDArray[np.int64]
+
+
+def pack_ids(ids: Ids) -> tuple[int, bytes]:
+    """Return (codec, payload) of strictly ascending ids; the first id is not in the payload but in the block index."""
+    # Unsigned arithmetic wraps, so a difference is right even from the lowest to the highest int64.
+    steps = np.diff(ids.view(np.uint64))
+    codec = DELTA_U32 if not len(steps) or int(steps.max()) < 1 << 32 else DELTA_U64
+    narrow = steps.astype("<u4" if codec == DELTA_U32 else "<u8")
+    shuffled = np.ascontiguousarray(narrow.view(np.uint8).reshape(-1, narrow.itemsize).T)
+    return codec, zstandard.ZstdCompressor(level=1).compress(shuffled.tobytes())
+
+
+def unpack_ids(codec: int, payload: memoryview, first_id: int, num_rows: int) -> Ids | None:
+    """Return the int64 ids [num_rows], or None when the payload cannot be theirs."""
+    item_bytes = {DELTA_U32: 4, DELTA_U64: 8}.get(codec)
+    if item_bytes is None or num_rows < 1:
+        return None
+    expected = (num_rows - 1) * item_bytes
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(payload, max_output_size=max(1, expected))
+    except zstandard.ZstdError:
+        return None
+    if len(raw) != expected:
+        return None
+    shuffled = np.frombuffer(raw, np.uint8).reshape(item_bytes, num_rows - 1)
+    steps = np.ascontiguousarray(shuffled.T).reshape(-1).view(f"<u{item_bytes}")
+    ids = np.empty(num_rows, np.uint64)
+    ids[0] = np.array(first_id, np.int64).view(np.uint64)
+    np.cumsum(steps, dtype=np.uint64, out=ids[1:])
+    ids[1:] += ids[0]
+    return ids.view(np.int64)

@@ -1,0 +1,115 @@
+"""One life of a job as a writer of commits: it opens an epoch, and from then on no older life can commit."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from ett.checkpoint.commit import Commit
+from ett.checkpoint.commit_log import CommitLog, write_format
+from ett.checkpoint.store import Store, prove_create_only
+from ett.clock import Clock
+from ett.errors import Conflict
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Epoch:
+    """What a writer holds: its epoch and the newest commit, both as of its own last append."""
+
+    epoch: int
+    seq: int
+
+    def after(self, seq: int) -> Epoch:
+        return replace(self, seq=seq)
+
+
+def open_epoch(store: Store, restored: Commit | None, *, job: str, world_size: int, clock: Clock) -> Epoch:
+    """Fence every older life: append the next commit with a higher epoch and the files of the one restored.
+
+    Rank 0 only. `restored` None is a fresh start: the commit has no files. Commits between the restored one and this
+    are abandoned, not touched. Raises: Conflict: another process keeps opening epochs at the same time.
+    """
+    prove_create_only(store)
+    write_format(store)
+    commits = CommitLog(store)
+    for _ in range(8):
+        known, damaged = commits.read_all()
+        newest = max([0, *known, *damaged])
+        opened = _epoch_open(
+            restored,
+            seq=newest + 1,
+            epoch=1 + max([0, *(commit.epoch for commit in known.values())]),
+            job=job,
+            world_size=world_size,
+            created=created_now(clock),
+        )
+        try:
+            commits.append(opened)
+        except Conflict:
+            log.info("commit %d was taken while opening an epoch; trying the next", opened.seq)
+            continue
+        return Epoch(epoch=opened.epoch, seq=opened.seq)
+    raise Conflict(
+        f"other processes keep writing to {store.uri}",
+        expected="one running job per checkpoint folder",
+        do="stop the other job, or set another checkpoint.uri",
+    )
+
+
+def _epoch_open(restored: Commit | None, *, seq: int, epoch: int, job: str, world_size: int, created: str) -> Commit:
+    opened = restored or Commit(
+        seq=seq,
+        parent_seq=0,
+        type="epoch_open",
+        ckpt_uuid="",
+        write_id="",
+        epoch=epoch,
+        job=job,
+        world_size=world_size,
+        step=0,
+        cursor=0,
+        created=created,
+        writer_version=writer_version(),
+        tables=(),
+        dense=None,
+        fragments=(),
+    )
+    return replace(
+        opened,
+        type="epoch_open",
+        seq=seq,
+        parent_seq=restored.seq if restored else 0,
+        write_id=uuid.uuid4().hex,
+        epoch=epoch,
+        job=job,
+        created=created,
+        writer_version=writer_version(),
+    )
+
+
+def check_not_fenced(commits: CommitLog, epoch: Epoch) -> None:
+    """Raise Conflict when another process has committed since our last append: a cheaper place to find out."""
+    newest = max([0, *commits.seqs()])
+    if newest == epoch.seq:
+        return
+    known, _ = commits.read_all()
+    raise Conflict(
+        f"commit {newest} was made by another process "
+        f"(epoch {known[newest].epoch if newest in known else 'unknown'}; ours is {epoch.epoch})",
+        expected="one running job per checkpoint folder",
+        do="let the newer process run; this one must stop",
+        code="L008",
+    )
+
+
+def created_now(clock: Clock) -> str:
+    return datetime.fromtimestamp(clock.wall_ns() // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def writer_version() -> str:
+    return f"ett {version('ett')}"

@@ -1,0 +1,166 @@
+"""Checkpoints in a local folder: temporary name, fsync, link() to the final name, fsync of the folder.
+
+`link` refuses a taken name where `rename` would replace it silently: it is what makes a name create-only.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from ett.errors import AccessDenied, EttError, Unreachable
+
+# Larger than the small pieces of a segment (header, padding, packed ids); its blocks are larger and bypass it.
+WRITE_BUFFER_BYTES = 1 << 20
+_TEMPORARY = ".tmp-"
+
+
+class LocalReader:
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self.size = os.fstat(file.fileno()).st_size
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        done = 0
+        while done < len(target):
+            count = os.preadv(self._file.fileno(), [target[done:]], offset + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+
+class LocalStore:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.uri = str(root)
+
+    def create(self, name: str, data: bytes) -> None:
+        with self.create_stream(name) as file:
+            file.write(data)
+        self.sync([name])
+
+    @contextmanager
+    def create_stream(self, name: str) -> Iterator[BinaryIO]:
+        final = self.root / name
+        temporary = final.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}")
+        with _translated(final):
+            self._make_folder(final.parent)
+            try:
+                with open(temporary, "xb", buffering=WRITE_BUFFER_BYTES) as file:
+                    yield file
+                    file.flush()
+                    self._fsync(file.fileno())
+                self._link(temporary, final)
+            finally:
+                self._unlink(temporary)
+
+    def sync(self, names: list[str]) -> None:
+        for folder in sorted({(self.root / name).parent for name in names}):
+            with _translated(folder):
+                self._sync_folder(folder)
+
+    def read(self, name: str) -> bytes:
+        with _translated(self.root / name):
+            return (self.root / name).read_bytes()
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[LocalReader]:
+        with _translated(self.root / name):
+            with open(self.root / name, "rb", buffering=0) as file:
+                yield LocalReader(file)
+
+    def size(self, name: str) -> int:
+        with _translated(self.root / name):
+            return (self.root / name).stat().st_size
+
+    def list(self, prefix: str) -> list[str]:
+        top = self.root / prefix
+        with _translated(top):
+            try:
+                names = [
+                    os.path.join(folder, file)
+                    for folder, _, files in os.walk(top, onerror=_raise)
+                    for file in files
+                    if not file.startswith(_TEMPORARY)
+                ]
+            except FileNotFoundError:
+                return []
+        return sorted(str(Path(name).relative_to(self.root)) for name in names)
+
+    def delete(self, name: str) -> None:
+        with _translated(self.root / name):
+            self._unlink(self.root / name)
+            self._drop_empty_folders((self.root / name).parent)
+
+    def _make_folder(self, folder: Path) -> None:
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for new in reversed(missing):
+            new.mkdir(exist_ok=True)
+            self._sync_folder(new.parent)
+
+    def _drop_empty_folders(self, folder: Path) -> None:
+        while folder not in (self.root, self.root.parent):
+            try:
+                folder.rmdir()
+            except OSError as err:
+                if err.errno in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
+                    return
+                raise
+            folder = folder.parent
+
+    def _fsync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def _sync_folder(self, folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _link(self, temporary: Path, final: Path) -> None:
+        os.link(temporary, final)
+
+    def _unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError as err:
+        raise store_error(err, path) from err
+
+
+def store_error(err: OSError, path: Path) -> EttError:
+    """Return the typed error of a failed call on `path`."""
+    reason = (err.strerror or str(err)).lower()
+    if err.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return AccessDenied(
+            f"no permission for {path}: {reason}",
+            do="give this user access to the folder, or set checkpoint.uri to another",
+        )
+    if err.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Unreachable(
+            f"no space left for {path}: {reason}",
+            do="free space, lower checkpoint.keep_last, or set checkpoint.uri to a larger disk",
+            code="S002",
+        )
+    return Unreachable(f"input/output failed on {path}: {reason}", do="check the disk, then try again", code="S003")
+
+
+def _raise(err: OSError) -> None:
+    raise err

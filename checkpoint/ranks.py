@@ -1,0 +1,150 @@
+"""How the ranks of a job agree: JSON values gathered and broadcast, on a gloo group of the checkpoint's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ett import errors
+from ett.checkpoint.canonical_json import canonical_json
+from ett.errors import EttError, Unreachable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Json = Any
+# A save or restore of a large shard may keep one rank busy for long while the others wait in a collective.
+COLLECTIVE_TIMEOUT = timedelta(hours=1)
+
+
+class Ranks(Protocol):
+    rank: int
+    world_size: int
+
+    def gather(self, value: Json) -> list[Json]:
+        """Return the values of all ranks, in order of rank, on every rank."""
+
+    def broadcast(self, value: Json) -> Json:
+        """Return rank 0's value on every rank; the others' values are ignored."""
+
+    def close(self) -> None: ...
+
+
+class SoloRanks:
+    """A job of one process."""
+
+    rank = 0
+    world_size = 1
+
+    def gather(self, value: Json) -> list[Json]:
+        return [json.loads(canonical_json(value))]
+
+    def broadcast(self, value: Json) -> Json:
+        return json.loads(canonical_json(value))
+
+    def close(self) -> None:
+        return
+
+
+class GlooRanks:
+    """The ranks of torch.distributed's default group. Never the user's group: its collectives would interleave."""
+
+    def __init__(self) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        self._group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        self.rank = dist.get_rank(self._group)
+        self.world_size = dist.get_world_size(self._group)
+
+    def gather(self, value: Json) -> list[Json]:
+        import torch
+
+        mine = _as_tensor(value)
+        lengths = torch.zeros(self.world_size, dtype=torch.int64)
+        lengths[self.rank] = len(mine)
+        self._dist.all_reduce(lengths, group=self._group)
+        longest = int(lengths.max())
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(mine)] = mine
+        parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world_size)]
+        self._dist.all_gather(parts, padded, group=self._group)
+        return [_as_json(part[:length]) for part, length in zip(parts, lengths.tolist(), strict=True)]
+
+    def broadcast(self, value: Json) -> Json:
+        import torch
+
+        mine = _as_tensor(value if self.rank == 0 else None)
+        length = torch.tensor([len(mine)], dtype=torch.int64)
+        self._dist.broadcast(length, group_src=0, group=self._group)
+        data = mine if self.rank == 0 else torch.empty(int(length), dtype=torch.uint8)
+        self._dist.broadcast(data, group_src=0, group=self._group)
+        return _as_json(data)
+
+    def close(self) -> None:
+        self._dist.destroy_process_group(self._group)
+
+
+def current_ranks() -> Ranks:
+    """Return the ranks of this process: torch.distributed's if it is initialised, else this process alone."""
+    import torch.distributed as dist
+
+    return GlooRanks() if dist.is_available() and dist.is_initialized() else SoloRanks()
+
+
+def gather_or_raise(ranks: Ranks, action: Callable[[], Json]) -> list[Json]:
+    """Run `action` on every rank and return all results; where it failed on one, raise that error on all.
+
+    Raises: EttError: of the lowest rank that failed, its class kept, the rank named.
+    """
+    results = ranks.gather(_attempt(action))
+    for rank, result in enumerate(results):
+        if "error" in result:
+            raise _error_from_json(result["error"], "" if ranks.world_size == 1 else f"rank {rank}: ")
+    return [result["value"] for result in results]
+
+
+def on_rank_zero(ranks: Ranks, action: Callable[[], Json]) -> Json:
+    """Run `action` on rank 0 alone and return its result on every rank; its failure is raised on all."""
+    result = ranks.broadcast(_attempt(action) if ranks.rank == 0 else None)
+    if "error" in result:
+        raise _error_from_json(result["error"], "")
+    return result["value"]
+
+
+def _attempt(action: Callable[[], Json]) -> Json:
+    try:
+        return {"value": action()}
+    except EttError as err:
+        return {"error": _error_as_json(err)}
+    except OSError as err:
+        return {"error": _error_as_json(Unreachable(f"{type(err).__name__}: {err}", code="S003"))}
+
+
+def _error_as_json(err: EttError) -> Json:
+    texts = {"fact": err.fact, "expected": err.expected, "do": err.do, "did": err.did, "code": err.code}
+    return {"class": type(err).__name__, **texts}
+
+
+def _error_from_json(error: Json, prefix: str) -> EttError:
+    kind = getattr(errors, error["class"], EttError)
+    rebuilt: EttError = kind(
+        prefix + error["fact"],
+        expected=error["expected"],
+        do=error["do"],
+        did=error["did"],
+        code=error["code"],
+    )
+    return rebuilt
+
+
+def _as_tensor(value: Json) -> Tensor:
+    import torch
+
+    return torch.frombuffer(bytearray(canonical_json(value)), dtype=torch.uint8)
+
+
+def _as_json(data: Tensor) -> Json:
+    return json.loads(data.numpy().tobytes())

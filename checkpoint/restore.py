@@ -1,0 +1,183 @@
+"""Restore the newest commit that verifies, on any number of ranks; say so when it is not the newest."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ett.checkpoint.canonical_json import unseal
+from ett.checkpoint.commit import Commit, commit_name, parse_commit
+from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
+from ett.checkpoint.dense_segment import read_dense
+from ett.checkpoint.digest import TableDigest, combine
+from ett.checkpoint.ranks import Json, gather_or_raise, on_rank_zero
+from ett.checkpoint.rng_state import set_rng_state
+from ett.checkpoint.save import SavePlace
+from ett.checkpoint.segment import StoredFile
+from ett.checkpoint.store import Store
+from ett.checkpoint.table_segments import read_rows
+from ett.checkpoint.training_state import TrainingState
+from ett.errors import CorruptState, NoCheckpoint, NotFound, RestoreFailed
+
+log = logging.getLogger(__name__)
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restored:
+    commit: Commit
+    fallback_from: int | None  # the newest commit that did not verify, if it was newer than this one
+
+
+def restore_newest(place: SavePlace, state: TrainingState, step: int | None = None) -> Restored | None:
+    """Load the newest commit that verifies, or exactly the one of `step`; None is a fresh start. Collective.
+
+    Raises, on every rank alike:
+        RestoreFailed: there are commits and none is good, or the model does not fit; nothing may train on this state.
+        NoCheckpoint, NotFound: no commit at all, or none of `step`.
+    """
+    rejected: dict[int, str] = {}
+    while True:
+        choice = on_rank_zero(place.ranks, lambda: _choose(place.store, rejected, step))
+        if choice["seq"] is None:
+            return None
+        rejected.update({int(seq): why for seq, why in choice["rejected"].items()})
+        commit = parse_commit(choice["manifest"].encode(), commit_name(choice["seq"]))
+        bad = _load(place, state, commit)
+        if bad is None:
+            newest_bad = max(rejected, default=0)
+            return Restored(commit=commit, fallback_from=newest_bad if newest_bad > commit.seq else None)
+        rejected[commit.seq] = bad
+        log.warning("commit %d of step %d does not verify: %s", commit.seq, commit.step, bad)
+
+
+def _choose(store: Store, rejected: dict[int, str], step: int | None) -> Json:
+    """Return the best commit that is left, as rank 0 sees it, with those passed over and why."""
+    known, damaged = CommitLog(store).read_all()
+    if known or damaged:
+        check_format(store)
+    line = line_of_history(known)
+    passed = {**rejected, **{seq: err.fact for seq, err in damaged.items() if _is_on_line(seq, line)}}
+    candidates = line if step is None else _of_step(known, damaged, step, store)
+    for commit in candidates:
+        if commit.seq in rejected:
+            continue
+        if commit.is_fresh:
+            break
+        try:
+            check_files(store, commit)
+        except CorruptState as err:
+            log.warning("commit %d of step %d does not verify: %s", commit.seq, commit.step, err.fact)
+            passed[commit.seq] = err.fact
+            continue
+        return {"seq": commit.seq, "manifest": commit.to_bytes().decode(), "rejected": passed}
+    if not passed:
+        return {"seq": None}
+    newest = max(passed)
+    raise RestoreFailed(
+        f"none of the {len(passed)} commits under {store.uri} verifies; the newest, {newest}: {passed[newest]}",
+        expected="at least one commit whose files are whole",
+        do="`ett checkpoint verify` shows the damage; --resume never starts over",
+    )
+
+
+def _is_on_line(seq: int, line: list[Commit]) -> bool:
+    """Return whether a commit whose record is damaged was not left behind by a later epoch."""
+    return all(not commit.parent_seq < seq < commit.seq for commit in line if commit.type == "epoch_open")
+
+
+def _of_step(known: dict[int, Commit], damaged: dict[int, CorruptState], step: int, store: Store) -> list[Commit]:
+    data = [commit for commit in known.values() if not commit.is_fresh]
+    found = sorted((commit for commit in data if commit.step == step), key=lambda commit: -commit.seq)
+    if found:
+        return found
+    if not data and not damaged:
+        raise NoCheckpoint(f"no checkpoint under {store.uri}", do="start with --resume auto or never")
+    steps = ", ".join(str(step) for step in sorted({commit.step for commit in data}))
+    raise NotFound(f"no checkpoint of step {step} under {store.uri}", expected=f"one of the steps {steps or '(none)'}")
+
+
+def check_files(store: Store, commit: Commit) -> None:
+    """Raise CorruptState unless every file of the commit is there with its size, and its fragments are whole."""
+    for file in commit.stored_files():
+        check_size(store, file)
+    for fragment in commit.fragments:
+        read_fragment(store, fragment)
+
+
+def check_size(store: Store, file: StoredFile) -> None:
+    try:
+        size = store.size(file.path)
+    except FileNotFoundError as err:
+        raise CorruptState(f"{file.path} is missing", do="restore another commit") from err
+    if size != file.bytes:
+        raise CorruptState(f"{file.path} is {size} bytes, the manifest says {file.bytes}", do="restore another commit")
+
+
+def read_fragment(store: Store, stored: StoredFile) -> Json:
+    """Return a writer's fragment. Raises: CorruptState: missing or altered."""
+    try:
+        data = store.read(stored.path)
+    except FileNotFoundError as err:
+        raise CorruptState(f"{stored.path} is missing", do="restore another commit") from err
+    fields = unseal(data)
+    if fields is None or xxhash.xxh3_128_hexdigest(data) != stored.xxh3_128:
+        raise CorruptState(f"{stored.path} does not match its checksum", do="restore another commit")
+    return fields
+
+
+def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
+    """Load a commit on every rank; return why it does not verify, the same on every rank, or None when it did."""
+    dense: list[Any] = []
+
+    def read() -> Json:
+        state.check_tables(tuple(table.spec for table in commit.tables))
+        try:
+            assert commit.dense is not None
+            dense.extend(read_dense(place.store, commit.dense.stored, commit.dense.identity))
+            return {"tables": [_load_table(place.store, state, table.spec.name, commit) for table in commit.tables]}
+        except CorruptState as err:
+            return {"corrupt": err.fact}
+
+    results = gather_or_raise(place.ranks, read)
+    bad = [f"rank {rank}: {result['corrupt']}" for rank, result in enumerate(results) if "corrupt" in result]
+    if bad:
+        return bad[0]
+    for number, table in enumerate(commit.tables):
+        rows = sum(result["tables"][number][0] for result in results)
+        digest = combine([result["tables"][number][1] for result in results])
+        if (rows, digest) != (table.num_rows, table.digest):
+            return (
+                f"table {table.spec.name}: {rows} rows with digest {digest} were loaded, "
+                f"{table.num_rows} with {table.digest} committed"
+            )
+    gather_or_raise(place.ranks, lambda: _apply(place, state, commit, *dense))
+    return None
+
+
+def _load_table(store: Store, state: TrainingState, name: str, commit: Commit) -> Json:
+    table = next(table for table in commit.tables if table.spec.name == name)
+    digest, rows_loaded = TableDigest(name, table.spec.groups), 0
+    state.shards[name].clear()
+    for file in table.files:
+        for rows in read_rows(store, table.spec, file, lambda ids: state.owned(table.spec, ids)):
+            digest.add(rows.ids, rows.columns)
+            rows_loaded += len(rows.ids)
+            state.import_rows(table.spec, rows)
+    return [rows_loaded, digest.hex]
+
+
+def _apply(place: SavePlace, state: TrainingState, commit: Commit, tensors: Any, tree: Any) -> Json:
+    state.load_dense(tensors, tree)
+    if place.ranks.world_size == commit.world_size:
+        set_rng_state(read_fragment(place.store, commit.fragments[place.ranks.rank])["rng"])
+    else:
+        log.info(
+            "the world size is now %d, was %d: random states start anew", place.ranks.world_size, commit.world_size
+        )
+    return None

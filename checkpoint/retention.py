@@ -1,0 +1,94 @@
+"""Old commits go: records first, then fragments, then data: a crash leaves orphans, never a dangling record."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from ett.checkpoint.commit import Commit, commit_name
+from ett.checkpoint.commit_log import CommitLog, line_of_history
+from ett.checkpoint.restore import check_files
+from ett.checkpoint.store import Store
+from ett.errors import CorruptState, EttError
+
+log = logging.getLogger(__name__)
+_OWNED = re.compile(r"(?:m|d/[0-9a-f]{2}|dense)/(e(\d{6,})-[0-9a-f]{32})/.+")
+
+
+def retire(store: Store, keep_last: int) -> list[int]:
+    """Delete all but the newest `keep_last` states and return the numbers of the deleted commits. Rank 0 only.
+
+    Kept besides: the newest record, whatever it is. Nothing is deleted while any record cannot be read, or when the
+    newest state has a file missing or torn. A failure is logged and left for the next time: saving matters more.
+    """
+    try:
+        known, damaged = CommitLog(store).read_all()
+        if damaged:
+            log.warning("kept all commits: commit %d cannot be read", max(damaged))
+            return []
+        kept = _kept(known, keep_last)
+        newest_state = max(
+            (commit for commit in kept.values() if not commit.is_fresh), key=lambda c: c.seq, default=None
+        )
+        if newest_state is None:
+            return []
+        check_files(store, newest_state)
+        return _delete(store, known, kept)
+    except CorruptState as err:
+        log.error("kept all commits: the newest does not verify: %s", err)
+    except (EttError, FileNotFoundError) as err:
+        log.warning("could not remove old commits: %s", err)
+    return []
+
+
+def _kept(known: dict[int, Commit], keep_last: int) -> dict[int, Commit]:
+    """Return the commits to keep: every record of the newest `keep_last` different states of the line of history."""
+    line = line_of_history(known)
+    states: list[str] = []
+    for commit in line:
+        if not commit.is_fresh and commit.ckpt_uuid not in states:
+            states.append(commit.ckpt_uuid)
+    wanted = set(states[:keep_last])
+    kept = {commit.seq: commit for commit in line if commit.ckpt_uuid in wanted}
+    # The newest record carries the highest number and epoch: without it a process of an older life could commit.
+    kept[max(known)] = known[max(known)]
+    return kept
+
+
+def _delete(store: Store, known: dict[int, Commit], kept: dict[int, Commit]) -> list[int]:
+    gone = [known[seq] for seq in sorted(known) if seq not in kept]
+    live = {file.path for commit in kept.values() for file in commit.stored_files()}
+    for commit in gone:
+        store.delete(commit_name(commit.seq))
+    if gone:
+        store.sync([commit_name(gone[0].seq)])
+    dead = {file.path for commit in gone for file in commit.stored_files()} - live
+    for path in sorted(dead, key=lambda path: (not path.startswith("m/"), path)):
+        store.delete(path)
+    return [commit.seq for commit in gone]
+
+
+def sweep_orphans(store: Store, epoch: int) -> list[str]:
+    """Delete the files that saves of older epochs left without a commit; return their names. Rank 0, after open_epoch.
+
+    Safe without a clock: names carry the epoch of their writer, and a writer of an older epoch can no longer commit.
+    """
+    try:
+        known, damaged = CommitLog(store).read_all()
+        if damaged:
+            return []
+        live = {file.path for commit in known.values() for file in commit.stored_files()}
+        orphans = [
+            name
+            for top in ("m", "d", "dense")
+            for name in store.list(top)
+            if (found := _OWNED.fullmatch(name)) and int(found[2]) < epoch and name not in live
+        ]
+        for name in orphans:
+            store.delete(name)
+    except (EttError, FileNotFoundError) as err:
+        log.warning("could not remove what unfinished saves left: %s", err)
+        return []
+    if orphans:
+        log.info("removed %d files that unfinished saves left under %s", len(orphans), store.uri)
+    return orphans

@@ -1,0 +1,186 @@
+"""The full policy: every rank writes its rows, rank 0 the dense state, and one create-only record makes it a commit."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from ett.checkpoint.canonical_json import seal
+from ett.checkpoint.commit import Commit, DenseEntry, TableEntry, commit_name, parse_commit
+from ett.checkpoint.commit_log import CommitLog
+from ett.checkpoint.dense_segment import write_dense
+from ett.checkpoint.digest import combine
+from ett.checkpoint.incarnation import Epoch, check_not_fenced, created_now, writer_version
+from ett.checkpoint.ranks import Ranks, gather_or_raise, on_rank_zero
+from ett.checkpoint.rng_state import rng_state
+from ett.checkpoint.run_record import RunRecord
+from ett.checkpoint.segment import SegmentIdentity, StoredFile
+from ett.checkpoint.store import Store
+from ett.checkpoint.table_segments import TableFile, TableSpec, write_table
+from ett.checkpoint.training_state import DIGESTED_PARTS, TrainingState
+from ett.clock import Clock
+from ett.errors import ConfigError, CorruptState, EttError
+
+log = logging.getLogger(__name__)
+Json = Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavePlace:
+    """Where commits go and who writes them; one for the life of a Checkpointer."""
+
+    store: Store
+    ranks: Ranks
+    run: RunRecord
+    clock: Clock
+
+
+def save_full(place: SavePlace, state: TrainingState, epoch: Epoch, step: int, cursor: int) -> Commit:
+    """Write and commit everything at one step boundary; collective: every rank calls it with the same step.
+
+    Raises: Conflict: another process has opened these checkpoints; AccessDenied, Unreachable: a rank could not write.
+        Whatever is raised is raised on every rank, and nothing visible has changed.
+    """
+    began_ns = place.clock.mono_ns()
+    plan = on_rank_zero(place.ranks, lambda: _plan(place, epoch, step, cursor))
+    if place.ranks.rank == 0:
+        place.run.ckpt_begin(plan["ckpt_uuid"], step, cursor)
+    place.run.at("ckpt_before_write", step)
+    written: list[str] = []
+    try:
+        parts = gather_or_raise(place.ranks, lambda: _write_part(place, state, plan, written))
+    except EttError:
+        _discard(place.store, written)
+        raise
+    place.run.at("ckpt_before_commit", step)
+    try:
+        text = on_rank_zero(place.ranks, lambda: _commit(place, epoch, plan, parts, began_ns))
+    except EttError:
+        is_unused: bool = on_rank_zero(place.ranks, lambda: _is_certainly_not_ours(place.store, plan))
+        if is_unused:
+            _discard(place.store, written)
+        raise
+    place.run.at("ckpt_after_commit", step)
+    return parse_commit(text.encode(), commit_name(plan["seq"]))
+
+
+def _plan(place: SavePlace, epoch: Epoch, step: int, cursor: int) -> Json:
+    check_not_fenced(CommitLog(place.store), epoch)
+    return {
+        # The epoch leads, so that what a dead life left unfinished is told from what a living one is writing.
+        "ckpt_uuid": f"e{epoch.epoch:06d}-{uuid.uuid4().hex}",
+        "write_id": uuid.uuid4().hex,
+        "seq": epoch.seq + 1,
+        "step": step,
+        "cursor": cursor,
+    }
+
+
+def _write_part(place: SavePlace, state: TrainingState, plan: Json, written: list[str]) -> Json:
+    """Write this rank's segments, then its fragment, which says that they are all there."""
+    rank = place.ranks.rank
+    identity = SegmentIdentity(
+        ckpt_uuid=plan["ckpt_uuid"],
+        seq_parent=plan["seq"] - 1,
+        step=plan["step"],
+        table="",
+        kind="base",
+        writer=rank,
+        part=0,
+    )
+    tables = []
+    for spec in state.specs:
+        rows = state.export_rows(spec)
+        files, digest = write_table(place.store, spec, rows, identity)
+        written += [file.stored.path for file in files]
+        tables.append(TableEntry(spec=spec, num_rows=len(rows.ids), digest=digest, files=tuple(files)).as_json())
+    dense = _write_dense(place.store, state, identity) if rank == 0 else None
+    if dense:
+        written.append(dense.stored.path)
+    place.store.sync(written)
+    place.run.at("ckpt_after_shard_write", plan["step"])
+    part: Json = {"tables": tables, "dense": dense.as_json() if dense else None}
+    name = f"m/{plan['ckpt_uuid']}/w{rank:05d}.json"
+    fragment = seal({"ckpt_uuid": plan["ckpt_uuid"], "writer": rank, "rng": rng_state(), **part})
+    place.store.create(name, fragment)
+    written.append(name)
+    stored = StoredFile(path=name, bytes=len(fragment), xxh3_128=xxhash.xxh3_128_hexdigest(fragment))
+    return {"fragment": stored.as_json(), **part}
+
+
+def _write_dense(store: Store, state: TrainingState, base: SegmentIdentity) -> DenseEntry:
+    identity = SegmentIdentity(**{**base.as_json(), "kind": "dense"})
+    tensors, tree = state.dense()
+    file = write_dense(store, tensors, tree, identity, DIGESTED_PARTS)
+    return DenseEntry(stored=file.stored, identity=identity, num_items=file.num_items, digest=file.digest)
+
+
+def _commit(place: SavePlace, epoch: Epoch, plan: Json, parts: list[Json], began_ns: int) -> str:
+    """Check what all ranks have written and append the commit; the append is the last thing that can fail."""
+    tables = _merged_tables([part["tables"] for part in parts])
+    seconds = round((place.clock.mono_ns() - began_ns) / 1e9, 6)
+    commit = Commit(
+        seq=plan["seq"],
+        parent_seq=plan["seq"] - 1,
+        type="base",
+        ckpt_uuid=plan["ckpt_uuid"],
+        write_id=plan["write_id"],
+        epoch=epoch.epoch,
+        job=place.run.job or "",
+        world_size=place.ranks.world_size,
+        step=plan["step"],
+        cursor=plan["cursor"],
+        created=created_now(place.clock),
+        writer_version=writer_version(),
+        tables=tables,
+        dense=DenseEntry.from_json(parts[0]["dense"]),
+        fragments=tuple(StoredFile.from_json(part["fragment"]) for part in parts),
+        stats={"write_s": seconds},
+    )
+    for file in commit.stored_files():
+        if place.store.size(file.path) != file.bytes:
+            raise CorruptState(
+                f"{file.path} is {place.store.size(file.path)} bytes just after {file.bytes} were written"
+            )
+    CommitLog(place.store).append(commit)
+    return commit.to_bytes().decode()
+
+
+def _merged_tables(per_rank: list[Json]) -> tuple[TableEntry, ...]:
+    """Return each table with the files of all ranks, in order of rank."""
+    entries = [[TableEntry.from_json(entry) for entry in tables] for tables in per_rank]
+    specs: list[list[TableSpec]] = [[entry.spec for entry in tables] for tables in entries]
+    for rank, theirs in enumerate(specs):
+        if theirs != specs[0]:
+            raise ConfigError(
+                f"rank {rank} has other tables than rank 0", expected="the same tables, states and dtypes on every rank"
+            )
+    merged = []
+    for parts in zip(*entries, strict=True):
+        files: list[TableFile] = [file for part in parts for file in part.files]
+        rows = sum(part.num_rows for part in parts)
+        digest = combine([part.digest for part in parts])
+        merged.append(TableEntry(spec=parts[0].spec, num_rows=rows, digest=digest, files=tuple(files)))
+    return tuple(merged)
+
+
+def _is_certainly_not_ours(store: Store, plan: Json) -> bool:
+    """Return whether no commit can refer to the files of this save: its record is absent or another writer's."""
+    try:
+        return bool(CommitLog(store).read(plan["seq"]).write_id != plan["write_id"])
+    except CorruptState:
+        return plan["seq"] not in CommitLog(store).seqs()
+
+
+def _discard(store: Store, names: list[str]) -> None:
+    """Remove what an unsuccessful save has written; what cannot be removed is swept when the next epoch opens."""
+    for name in names:
+        try:
+            store.delete(name)
+        except EttError as err:
+            log.warning("left %s of an unsuccessful save behind: %s", name, err.fact)
+            return

@@ -1,0 +1,77 @@
+"""Where the bytes of checkpoints lie: a small protocol of names that are written once."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import AbstractContextManager
+from typing import BinaryIO, Protocol
+
+from ett.checkpoint.store_uri import check_uri, local_path
+from ett.errors import ConfigError
+
+
+class ObjectReader(Protocol):
+    """An open stored object."""
+
+    size: int  # bytes
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """Fill `target` from `offset`; return the number of bytes read, fewer only at the end of the object."""
+
+
+class Store(Protocol):
+    """Names are relative, with slashes. A name that is not there raises FileNotFoundError; other failures of the
+    system are AccessDenied (no rights) or Unreachable (all else), naming the place."""
+
+    uri: str
+
+    def create(self, name: str, data: bytes) -> None:
+        """Store `data` durably under a new name, all or nothing. Raises: FileExistsError: the name is taken."""
+
+    def create_stream(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """Open a new object for writing; it appears, whole, only when the context ends without an exception."""
+
+    def sync(self, names: list[str]) -> None:
+        """Make these new names survive a loss of power; their content does already."""
+
+    def read(self, name: str) -> bytes: ...
+
+    def open(self, name: str) -> AbstractContextManager[ObjectReader]: ...
+
+    def size(self, name: str) -> int: ...
+
+    def list(self, prefix: str) -> list[str]:
+        """Return all names under the folder `prefix`, sorted; [] where there is none."""
+
+    def delete(self, name: str) -> None:
+        """Remove a name; one that is gone already is fine."""
+
+
+def open_store(uri: str) -> Store:
+    """Return the store that a uri names; touches nothing. Raises: ConfigError: a uri of a kind without a store."""
+    from ett.checkpoint.local_store import LocalStore
+
+    check_uri(uri)
+    if not uri:
+        raise ConfigError("checkpoint.uri is empty outside a job", expected="a folder for the checkpoints", code="F004")
+    return LocalStore(local_path(uri))
+
+
+def prove_create_only(store: Store) -> None:
+    """Write one name twice and demand that the second is refused: every guarantee of a commit rests on this.
+
+    Raises: ConfigError: the store overwrites.
+    """
+    name = f"hints/probe-{uuid.uuid4().hex}"
+    store.create(name, b"probe\n")
+    try:
+        store.create(name, b"probe\n")
+    except FileExistsError:
+        return
+    finally:
+        store.delete(name)
+    raise ConfigError(
+        f"{store.uri} lets a second writer replace a file that exists",
+        expected="a file system whose link() refuses a taken name",
+        do="set checkpoint.uri to another file system",
+    )

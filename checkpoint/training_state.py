@@ -1,0 +1,174 @@
+"""What of a training process goes into a checkpoint: sparse tables by id, and the replicated dense rest by name."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ett.checkpoint.digest import ColumnGroup
+from ett.checkpoint.dtypes import ITEM_BYTES
+from ett.checkpoint.optimizer_state import load_optimizer_tree, optimizer_tree
+from ett.checkpoint.state_tree import decode_state, encode_state
+from ett.checkpoint.table import TableRows, TableShard
+from ett.checkpoint.table_segments import Rows, TableSpec
+from ett.checkpoint.tensor_bytes import bytes_tensor, dtype_name, tensor_bytes
+from ett.errors import ConfigError, RestoreFailed
+
+# Parts of the tree that two equal runs share. The loader's is left out: it may hold how far ahead it has read.
+DIGESTED_PARTS = ("extra", "model", "optimizer")
+_EXTRA_STATE = "_extra_state"
+
+
+class Stateful(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+class TrainingState:
+    """The live objects of one rank; reads and writes them, owns none."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Stateful | None = None,
+        loader: Stateful | None = None,
+        extra: Stateful | None = None,
+    ) -> None:
+        self._model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+        self._optimizer, self._loader, self._extra = optimizer, loader, extra
+        self.shards, self._shard_prefixes = _find_shards(self._model)
+        self.specs = tuple(
+            _spec(f"t{number:04d}", self.shards[name]) for number, name in enumerate(sorted(self.shards))
+        )
+
+    def export_rows(self, spec: TableSpec) -> Rows:
+        """Return this rank's rows of a table. Raises: ConfigError: they are not as the shard declares them."""
+        rows = self.shards[spec.name].export_rows()
+        tensors = [rows.weights, *(rows.states[group.name.removeprefix("state:")] for group in spec.groups[1:])]
+        ids = tensor_bytes(rows.ids).view(np.int64)
+        if rows.ids.dtype != torch.int64 or not (ids[1:] > ids[:-1]).all():
+            raise ConfigError(f"table {spec.name} exported ids of {rows.ids.dtype}", expected="int64, ascending")
+        columns = []
+        for group, tensor in zip(spec.groups, tensors, strict=True):
+            if tuple(tensor.shape) != (len(ids), group.width) or dtype_name(tensor, spec.name) != group.dtype:
+                raise ConfigError(
+                    f"table {spec.name} exported {group.name} as {tensor.dtype} {list(tensor.shape)}",
+                    expected=f"{group.dtype} [{len(ids)}, {group.width}]",
+                )
+            columns.append(tensor_bytes(tensor).reshape(len(ids), -1))
+        return Rows(ids, tuple(columns))
+
+    def owned(self, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which ids are this rank's."""
+        mask: NDArray[np.bool_] = self.shards[spec.name].owned(torch.from_numpy(ids)).cpu().numpy()
+        return mask
+
+    def import_rows(self, spec: TableSpec, rows: Rows) -> None:
+        """Add rows to this rank's shard, which owns the memory afterwards."""
+        weights, *states = [
+            bytes_tensor(column, group.dtype, (len(rows.ids), group.width))
+            for group, column in zip(spec.groups, rows.columns, strict=True)
+        ]
+        named = {group.name.removeprefix("state:"): state for group, state in zip(spec.groups[1:], states, strict=True)}
+        self.shards[spec.name].import_rows(TableRows(ids=torch.from_numpy(rows.ids), weights=weights, states=named))
+
+    def check_tables(self, saved: tuple[TableSpec, ...]) -> None:
+        """Raise RestoreFailed with every difference between the saved tables and this model's."""
+        theirs = {spec.name: (spec.dim, spec.groups) for spec in saved}
+        ours = {spec.name: (spec.dim, spec.groups) for spec in self.specs}
+        _refuse(_differences("table", theirs, ours, str))
+
+    def dense(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the dense state: named tensors, sharing the live memory, and the JSON tree that refers to them."""
+        tensors: dict[str, Tensor] = {}
+        tree = {"model": encode_state(self._model_state(), "model", tensors)}
+        tree["optimizer"] = optimizer_tree(self._optimizer, self._model, tensors)
+        for part, owner in (("extra", self._extra), ("loader", self._loader)):
+            tree[part] = None if owner is None else encode_state(owner.state_dict(), part, tensors)
+        return tensors, tree
+
+    def load_dense(self, tensors: dict[str, Tensor], tree: dict[str, Any]) -> None:
+        """Set model, optimizer, extra and loader to a saved dense state, bit for bit.
+
+        Raises: RestoreFailed: names, dtypes, shapes or parts differ; lists the differences, changes nothing.
+        """
+        saved = decode_state(tree, tensors)
+        current = self._model_state()
+        _refuse(_differences("tensor", saved["model"], current, _describe))
+        owners = {"optimizer": self._optimizer, "extra": self._extra, "loader": self._loader}
+        _refuse(
+            [
+                f"{part}: saved without, asked for now" if saved[part] is None else f"{part}: saved, not asked for now"
+                for part, owner in owners.items()
+                if (saved[part] is None) != (owner is None)
+            ]
+        )
+        if self._optimizer is not None:
+            load_optimizer_tree(self._optimizer, self._model, saved["optimizer"])
+        with torch.no_grad():
+            for name, value in saved["model"].items():
+                if name.endswith(_EXTRA_STATE):
+                    self._model.get_submodule(name.removesuffix(_EXTRA_STATE).rstrip(".")).set_extra_state(value)
+                else:
+                    current[name].copy_(value)
+        if self._extra is not None:
+            self._extra.load_state_dict(saved["extra"])
+        if self._loader is not None:
+            self._loader.load_state_dict(saved["loader"])
+
+    def _model_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._model.state_dict()
+        return {name: value for name, value in state.items() if not name.startswith(self._shard_prefixes)}
+
+
+def _find_shards(model: nn.Module) -> tuple[dict[str, TableShard], tuple[str, ...]]:
+    shards: dict[str, TableShard] = {}
+    prefixes = []
+    for prefix, module in model.named_modules():
+        if not isinstance(module, TableShard):
+            continue
+        if module.name in shards:
+            raise ConfigError(f"two tables are named {module.name!r}", expected="one canonical name for each table")
+        shards[module.name] = module
+        prefixes.append(f"{prefix}." if prefix else "")
+    return shards, tuple(prefixes)
+
+
+def _spec(table_id: str, shard: TableShard) -> TableSpec:
+    groups = [ColumnGroup("weight", shard.weight_dtype, shard.dim)]
+    groups += [ColumnGroup(f"state:{state.name}", state.dtype, state.width) for state in shard.states]
+    for group in groups:
+        if group.dtype not in ITEM_BYTES or group.width < 1:
+            raise ConfigError(
+                f"table {shard.name}: {group.name} is {group.dtype} x {group.width}",
+                expected="a dtype of " + ", ".join(ITEM_BYTES) + " and at least one element per row",
+            )
+    return TableSpec(table_id=table_id, name=shard.name, dim=shard.dim, groups=tuple(groups))
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _differences(what: str, saved: dict[str, Any], current: dict[str, Any], describe: Any) -> list[str]:
+    found = [f"{what} {name}: only in the checkpoint" for name in sorted(saved.keys() - current.keys())]
+    found += [f"{what} {name}: not in the checkpoint" for name in sorted(current.keys() - saved.keys())]
+    for name in sorted(saved.keys() & current.keys()):
+        was, now = describe(saved[name]), describe(current[name])
+        if was != now:
+            found.append(f"{what} {name}: {was} in the checkpoint, {now} in the model")
+    return found
+
+
+def _refuse(differences: list[str]) -> None:
+    if differences:
+        shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8} more" if len(differences) > 8 else "")
+        raise RestoreFailed(
+            f"the checkpoint does not fit this model: {shown}",
+            do="restore with the recipe that saved it, or start another job with --resume never",
+        )
