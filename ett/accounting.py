@@ -1,0 +1,184 @@
+"""The one definition of ETT: a pure function from an event log to an exact partition of a job's time (docs/ett.md).
+
+Integers in nanoseconds throughout; the pieces cover the job's window without gap or overlap, so they always sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ett.attempt_timeline import AttemptTimeline, attempt_timeline
+from ett.clock_alignment import ClockAlignment, Timed, ordered
+from ett.commits import Commits, find_commits
+from ett.event_reader import EventLog, LogProblems
+from ett.event_schema import Record, is_number
+from ett.interruptions import Interruption, find_interruptions
+from ett.job_window import AccountingPolicy, Attempt, JobWindow, attempts_of, job_window
+from ett.rank_timeline import Piece
+from ett.step_credit import Cursor
+
+DEFAULT_POLICY = AccountingPolicy()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobAccount:
+    """A job's finished partition and what the report needs beside it. Everything is in normalised time.
+
+    `pieces` are after R14: of a job that ended, time that was not kept is `wasted.unsaved_tail`.
+    `at_risk` are the pieces that a failure now would move: of a RUNNING or LOST job, effective beyond the last commit.
+    """
+
+    job: str
+    window: JobWindow
+    pieces: tuple[Piece, ...]
+    at_risk: tuple[Piece, ...]
+    at_risk_remote: tuple[Piece, ...]
+    timelines: tuple[AttemptTimeline, ...]
+    interruptions: tuple[Interruption, ...]
+    exclusions: tuple[tuple[int, int], ...]
+    clocks: ClockAlignment
+    problems: LogProblems
+    flags: tuple[str, ...]
+
+
+def account(
+    log: EventLog, *, as_of_ns: int, cut_at_as_of: bool = True, policy: AccountingPolicy = DEFAULT_POLICY
+) -> JobAccount | None:
+    """Return the partition of the job that `log` tells of, as it was known at `as_of_ns`; None for an empty log.
+
+    Args:
+        as_of_ns: now, or the normalised instant that is asked about.
+        cut_at_as_of: records after `as_of_ns` are not there yet. False: as_of only tells how old the last record is.
+    """
+    timed, clocks = ordered(log.records, as_of_ns if cut_at_as_of else None)
+    if not timed:
+        return None
+    window = job_window(timed, max(as_of_ns, timed[-1].time_ns), policy)
+    timelines: list[AttemptTimeline] = []
+    high: Cursor = float("-inf")
+    for attempt in attempts_of(timed, window):
+        timelines.append(attempt_timeline(attempt, high, policy))
+        high = timelines[-1].high
+    pieces = _cover(window, timelines)
+    commits = find_commits(timed)
+    kept = _kept_cursor(window, timelines, commits)
+    lost = [] if kept is None else beyond(pieces, kept)
+    remote = [] if window.is_terminal else beyond(pieces, commits.highest_remote)
+    return JobAccount(
+        job=next((str(i.record.data["job"]) for i in timed if "job" in i.record.data), ""),
+        window=window,
+        pieces=tuple(_reclassified(pieces, kept) if window.is_terminal and kept is not None else pieces),
+        at_risk=tuple(() if window.is_terminal else lost),
+        at_risk_remote=tuple(remote),
+        timelines=tuple(timelines),
+        interruptions=tuple(find_interruptions(timelines, window)),
+        exclusions=tuple(_exclusions(timed)),
+        clocks=clocks,
+        problems=log.problems,
+        flags=tuple(_flags(window, timelines, clocks, log.problems)),
+    )
+
+
+def beyond(pieces: Sequence[Piece], cursor: Cursor) -> list[Piece]:
+    """Return the effective time whose data lies above `cursor`; a step that straddles it pro-rata, kept first (R14)."""
+    return [p for p in _reclassified(pieces, cursor) if p.reason == "unsaved_tail"]
+
+
+def _kept_cursor(window: JobWindow, timelines: Sequence[AttemptTimeline], commits: Commits) -> Cursor | None:
+    """R14: the highest cursor that survives the job; None: all of it does."""
+    if window.state == "SUCCEEDED":
+        return timelines[-1].last_cursor if timelines else None
+    return commits.highest
+
+
+def _reclassified(pieces: Sequence[Piece], kept: Cursor) -> list[Piece]:
+    found: list[Piece] = []
+    for piece in pieces:
+        if piece.component != "effective" or piece.step is None:
+            found.append(piece)
+            continue
+        lost_from_ns = min(max(piece.step.time_at(kept), piece.begin_ns), piece.end_ns)
+        if lost_from_ns > piece.begin_ns:
+            found.append(piece._replace(end_ns=lost_from_ns))
+        if lost_from_ns < piece.end_ns:
+            found.append(piece._replace(begin_ns=lost_from_ns, component="wasted", reason="unsaved_tail", rule="R14"))
+    return found
+
+
+def _cover(window: JobWindow, timelines: Sequence[AttemptTimeline]) -> list[Piece]:
+    """R3, R4: attempts' own pieces, and scheduling or provision wherever no attempt is alive; clipped to the window."""
+    started = [t for t in timelines if t.pieces]
+    started.sort(key=lambda t: t.pieces[0].begin_ns)
+    attempts = [t.attempt for t in timelines]
+    found: list[Piece] = []
+    now, last = window.start_ns, None
+    for timeline in started:
+        begin_ns, end_ns = timeline.pieces[0].begin_ns, timeline.pieces[-1].end_ns
+        found += _gap(now, min(begin_ns, window.end_ns), last, attempts, window.submitted)
+        for piece in timeline.pieces:
+            clipped = (max(piece.begin_ns, now), min(piece.end_ns, window.end_ns))
+            if clipped[0] < clipped[1]:
+                found.append(piece._replace(begin_ns=clipped[0], end_ns=clipped[1]))
+        now, last = max(now, end_ns), timeline.attempt
+    return found + _gap(now, window.end_ns, last, attempts, window.submitted)
+
+
+def _gap(
+    begin_ns: int, end_ns: int, last: Attempt | None, attempts: Sequence[Attempt], submitted: Record | None
+) -> list[Piece]:
+    if begin_ns >= end_ns:
+        return []
+    held = [(a.allocated_ns, _released_ns(a), a) for a in attempts if a.allocated_ns is not None]
+    edges = sorted({begin_ns, end_ns, *(t for h in held for t in h[:2] if begin_ns < t < end_ns)})
+    pieces = []
+    for b, e in pairwise(edges):
+        holder = next((a for allocated, released, a in held if allocated <= b < released), None)
+        if holder is None:
+            pieces.append(
+                Piece(b, e, "scheduling", _waiting_reason(last), "R3", record=submitted if last is None else last.ended)
+            )
+        else:
+            allocated = next(i.record for i in holder.records if i.record.ev == "allocated")
+            pieces.append(Piece(b, e, "initialization", "provision", "R4", record=allocated))
+    return pieces
+
+
+def _released_ns(attempt: Attempt) -> int:
+    """An allocation counts until its own attempt starts; of one that never started, until it ended or another began."""
+    return attempt.cut_ns if attempt.start_ns is None else attempt.start_ns
+
+
+def _waiting_reason(last: Attempt | None) -> str:
+    if last is None:
+        return "queue"
+    known = {"completed": "job_end", "preempted": "preempted", "suspended": "suspended"}
+    return known.get(last.reason or "", "restart")
+
+
+def _exclusions(timed: Sequence[Timed]) -> list[tuple[int, int]]:
+    """Windows [begin, end] in Unix seconds that somebody with the right to do so took out of the account."""
+    found = []
+    for _, record in timed:
+        span = record.data.get("window")
+        if record.ev == "exclude" and isinstance(span, list) and len(span) == 2 and all(map(is_number, span)):
+            found.append((round(span[0] * 10**9), round(span[1] * 10**9)))
+    return found
+
+
+def _flags(
+    window: JobWindow, timelines: Sequence[AttemptTimeline], clocks: ClockAlignment, problems: LogProblems
+) -> list[str]:
+    flags = set(problems.flags())
+    if window.submitted is None:
+        flags.add("no_job_submitted")
+    if any(t.attempt.is_inferred_start for t in timelines):
+        flags.add("inferred_start")
+    if any(t.attempt.is_inferred_end for t in timelines):
+        flags.add("inferred_end")
+    if any(s.is_recovered and s.is_complete for t in timelines for s in t.steps):
+        flags.add("recovered_step")
+    if clocks.unsynced:
+        flags.add("clock_unsynced")
+    return sorted(flags)

@@ -1,0 +1,35 @@
+"""Which checkpoint commits count (rules R9 and R14): those that no later restore rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ett.clock_alignment import Timed
+from ett.step_credit import Cursor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commits:
+    """The highest cursor committed anywhere, and in the tier that survives the loss of a host; -inf: none."""
+
+    highest: Cursor
+    highest_remote: Cursor
+
+
+def find_commits(timed: Sequence[Timed]) -> Commits:
+    """Return what a restore could rely on after the records of `timed`, which are in order."""
+    counting: dict[str, list[tuple[Cursor, bool]]] = {}
+    for _, record in timed:
+        if record.ev == "ckpt_commit":
+            entry = (record.data["cursor"], record.data.get("tier") == "remote")
+            counting.setdefault(str(record.data.get("id", f"cursor {entry[0]}")), []).append(entry)
+        elif record.ev == "restore" and (rejected := record.data.get("fallback_from")) is not None:
+            # Only commits written before the restore: the same id may be committed again, whole this time.
+            for commit_id in rejected if isinstance(rejected, list) else [rejected]:
+                counting.pop(str(commit_id), None)
+    entries = [entry for commits in counting.values() for entry in commits]
+    return Commits(
+        highest=max((cursor for cursor, _ in entries), default=float("-inf")),
+        highest_remote=max((cursor for cursor, is_remote in entries if is_remote), default=float("-inf")),
+    )

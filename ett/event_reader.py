@@ -1,0 +1,152 @@
+"""Event log files -> records: checks every line, keeps what is whole, counts what is not, raises only on a new schema.
+
+Reading never depends on the order of files or lines, and reading a copy of a file again changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ett.errors import CorruptState, NotFound
+from ett.event_schema import VERSION, Record, build_record
+
+_TAIL = 9  # a tab and eight hexadecimal digits
+
+
+@dataclass(kw_only=True, slots=True)
+class LogProblems:
+    """What a log lacks, by count; the names are the report's flags."""
+
+    torn_tail: int = 0
+    corrupt_record: int = 0
+    malformed_record: int = 0
+    lost_records: int = 0
+    duplicate_record: int = 0
+    dropped_records: int = 0  # what the writers themselves say that they could not write
+
+    def flags(self) -> list[str]:
+        """Names of what was lost; a duplicate loses nothing and is no flag."""
+        return [name for name in _LOSSES if getattr(self, name)]
+
+    def warnings(self) -> list[str]:
+        return [text.format(n=getattr(self, name)) for name, text in _LOSSES.items() if getattr(self, name)]
+
+
+_LOSSES = {
+    "torn_tail": "{n} file(s) end in a torn line, which was dropped",
+    "corrupt_record": "{n} corrupt record(s) skipped: the checksum does not match",
+    "malformed_record": "{n} malformed record(s) skipped: a field that a rule needs is missing or of another type",
+    "lost_records": "{n} record(s) lost: their sequence numbers are missing",
+    "dropped_records": "{n} record(s) dropped by their writer, which could not write them in time",
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class EventLog:
+    """Records of one job in no particular order, and what was wrong with the files."""
+
+    records: list[Record] = field(default_factory=list)
+    problems: LogProblems = field(default_factory=LogProblems)
+
+
+@dataclass(kw_only=True, slots=True)
+class ParsedFile:
+    records: list[Record]
+    is_torn: bool
+    num_corrupt: int
+    num_malformed: int
+
+
+def parse_file(name: str, data: bytes) -> ParsedFile:
+    """Return the whole records of one file, in its order, duplicates included.
+
+    Args:
+        name: kept in every record, and the file's identity when it is merged with others.
+        data: the file's bytes, cut anywhere.
+    Raises: CorruptState: a line is whole but of another schema version.
+    """
+    parsed = ParsedFile(records=[], is_torn=False, num_corrupt=0, num_malformed=0)
+    lines = data.split(b"\n")
+    # A line that lost its end may still have a checksum that fits by luck: it is dropped like any torn line.
+    parsed.is_torn = lines.pop() != b""
+    for index, line in enumerate(lines):
+        body = _checked_body(line)
+        if body is not None:
+            _add(parsed, body, name)
+        elif index == len(lines) - 1 and not parsed.is_torn:
+            parsed.is_torn = True
+        else:
+            parsed.num_corrupt += 1
+    return parsed
+
+
+def merge(files: Iterable[ParsedFile]) -> EventLog:
+    """Return the records of all files, each once; copies of a file, whole or in part, under any name, count once."""
+    log = EventLog()
+    seen: set[tuple[object, ...]] = set()
+    numbers: dict[str, set[int]] = {}
+    dropped: dict[str, int] = {}
+    for file in files:
+        log.problems.torn_tail += file.is_torn
+        log.problems.corrupt_record += file.num_corrupt
+        log.problems.malformed_record += file.num_malformed
+        for record in file.records:
+            copy_key = (record.src, record.host, record.boot, record.pid, record.seq, record.mono_ns, record.ev)
+            known = numbers.setdefault(record.file, set())
+            if record.seq in known or copy_key in seen:
+                log.problems.duplicate_record += 1
+                known.add(record.seq)
+                continue
+            known.add(record.seq)
+            seen.add(copy_key)
+            log.records.append(record)
+            if record.ev == "heartbeat" and type(count := record.data.get("dropped")) is int:
+                dropped[record.file] = max(count, dropped.get(record.file, 0))
+    log.problems.lost_records = sum(max(known) + 1 - len(known) for known in numbers.values())
+    log.problems.dropped_records = sum(dropped.values())
+    return log
+
+
+def read_folder(path: Path) -> EventLog:
+    """Return the event log under `path`: a job's folder, or its events/ folder itself.
+
+    Raises:
+        NotFound: there is no such folder.
+        CorruptState: a record is of a schema version that this reader does not know.
+    """
+    root = path / "events" if (path / "events").is_dir() else path
+    if not root.is_dir():
+        raise NotFound(f"no event log under {path}", expected="a folder with *.jsonl files, or one that holds events/")
+    files = sorted(root.rglob("*.jsonl"))
+    return merge(parse_file(f"{file.parent.name}/{file.name}", file.read_bytes()) for file in files)
+
+
+def _checked_body(line: bytes) -> bytes | None:
+    body = line[:-_TAIL]
+    return body if line[-_TAIL:] == b"\t%08x" % zlib.crc32(body) else None
+
+
+def _add(parsed: ParsedFile, body: bytes, name: str) -> None:
+    try:
+        fields = json.loads(body)
+    except ValueError:
+        parsed.num_malformed += 1
+        return
+    if not isinstance(fields, dict):
+        parsed.num_malformed += 1
+        return
+    if fields.get("v") != VERSION:
+        raise CorruptState(
+            f"{name}: a record of event schema version {fields.get('v')!r}",
+            expected=f"version {VERSION}; skipping what we cannot read would make every figure wrong",
+            do="read this log with the ett that wrote it, or a newer one",
+        )
+    record = build_record(fields, name)
+    if record is None:
+        parsed.num_malformed += 1
+    else:
+        parsed.records.append(record)

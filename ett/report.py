@@ -1,0 +1,241 @@
+"""A finished partition, clipped to a window -> the figures of `ett report` (rules R14, R17, R18, R19)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ett.accounting import JobAccount
+from ett.attempt_timeline import AttemptTimeline
+from ett.closed_formula import ClosedFormula, closed_formula
+from ett.event_schema import COMPONENTS, NS, Component
+from ett.interruptions import FailureClass, Interruption, Kind
+from ett.interval_set import Interval, length, measure, without
+from ett.rank_timeline import Piece
+
+WASTED_BY_FAILURE = ("wasted.replay", "wasted.in_flight", "wasted.unsaved_tail")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Where every nanosecond of [begin_ns, end_ns) less its exclusions went; sums are exact.
+
+    `ns` has all six components, `detail_ns` "component.reason" of what is not 0; both sum to `total_ns`.
+    """
+
+    job: str
+    state: str
+    begin_ns: int
+    end_ns: int
+    total_ns: int
+    ns: dict[Component, int]
+    detail_ns: dict[str, int]
+    ett_from_allocation: float | None
+    capacity_ett: float | None
+    interruptions: tuple[Interruption, ...]
+    formula: ClosedFormula
+    at_risk_ns: int
+    at_risk_remote_ns: int
+    num_replayed_steps: int
+    num_attempts: int
+    num_ranks: int
+    clock_uncertainty_ns: int | None
+    flags: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ett(self) -> float | None:
+        return _ratio(self.ns["effective"], self.total_ns)
+
+    @property
+    def wasted_failure_ns(self) -> int:
+        """What failures cost in lost work: the reliability objective looks at this, not at all of `wasted`."""
+        return sum(self.detail_ns.get(name, 0) for name in WASTED_BY_FAILURE)
+
+    def count(self, *kinds: Kind) -> int:
+        return sum(i.kind in kinds for i in self.interruptions)
+
+    def num_failures_of(self, failure_class: FailureClass) -> int:
+        return sum(i.is_failure and i.failure_class == failure_class for i in self.interruptions)
+
+
+def build_report(account: JobAccount, window: Interval | None = None, exclude: Iterable[Interval] = ()) -> Report:
+    """Clip the finished partition to `window` (the whole job where None) less `exclude`; normalised nanoseconds."""
+    whole = (account.window.start_ns, account.window.end_ns)
+    asked = whole if window is None else (max(whole[0], window[0]), min(whole[1], window[1]))
+    kept = without(asked, [*exclude, *account.exclusions])
+    detail = _detail(account.pieces, kept)
+    stops = tuple(i for i in account.interruptions if _lies_in(i.time_ns, asked, whole))
+    formula = closed_formula(account.pieces, _step_ends(account), [i for i in stops if i.kind != "resize"], kept)
+    flags = set(account.flags)
+    warnings = account.problems.warnings()
+    if formula.unexplained_ns:
+        flags.add("closed_formula_residual")
+        warnings.append(f"{formula.unexplained_ns / NS:.3f} s lost outside every start and recovery: a hang?")
+    return Report(
+        job=account.job,
+        state=account.window.state,
+        begin_ns=asked[0],
+        end_ns=max(asked),
+        total_ns=length(kept),
+        ns={c: sum(ns for name, ns in detail.items() if name.startswith(f"{c}.")) for c in COMPONENTS},
+        detail_ns=detail,
+        ett_from_allocation=_ett_from_allocation(account, kept),
+        capacity_ett=_capacity_ett(account, kept),
+        interruptions=stops,
+        formula=formula,
+        at_risk_ns=_measure_all(account.at_risk, kept),
+        at_risk_remote_ns=_measure_all(account.at_risk_remote, kept),
+        num_replayed_steps=_num_replayed(account.pieces, kept),
+        num_attempts=sum(t.attempt.start_ns is not None for t in account.timelines),
+        num_ranks=max((_world(t) for t in account.timelines), default=0),
+        clock_uncertainty_ns=account.clocks.uncertainty_ns,
+        flags=tuple(sorted(flags)),
+        warnings=tuple(warnings),
+    )
+
+
+def empty_report() -> Report:
+    """The report of a log without records: total 0, so ETT is null rather than 0 or 100 % (R0)."""
+    return Report(
+        job="",
+        state="RUNNING",
+        begin_ns=0,
+        end_ns=0,
+        total_ns=0,
+        ns=dict.fromkeys(COMPONENTS, 0),
+        detail_ns={},
+        ett_from_allocation=None,
+        capacity_ett=None,
+        interruptions=(),
+        formula=closed_formula((), (), (), ()),
+        at_risk_ns=0,
+        at_risk_remote_ns=0,
+        num_replayed_steps=0,
+        num_attempts=0,
+        num_ranks=0,
+        clock_uncertainty_ns=0,
+        flags=(),
+        warnings=("the log has no records",),
+    )
+
+
+def roll_up(reports: Iterable[Report]) -> float | None:
+    """R18: the ETT of several jobs is the ratio of their summed seconds, never a mean of ratios."""
+    effective_ns = total_ns = 0
+    for report in reports:
+        effective_ns += report.ns["effective"]
+        total_ns += report.total_ns
+    return _ratio(effective_ns, total_ns)
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """Return the `ett.report/v1` object: exact integers, and rounded seconds and ratios beside them."""
+    formula = report.formula
+    residual = None if formula.ett is None or report.ett is None else formula.ett - report.ett
+    uncertainty_ns = report.clock_uncertainty_ns
+    data = {
+        "job": report.job,
+        "state": report.state,
+        "total_ns": report.total_ns,
+        "ns": report.ns,
+        "detail_ns": report.detail_ns,
+        "total_s": report.total_ns / NS,
+        "ett": report.ett,
+        "ett_from_allocation": report.ett_from_allocation,
+        "capacity_ett": report.capacity_ett,
+        "seconds": {name: ns / NS for name, ns in report.ns.items()},
+        "detail": {name: ns / NS for name, ns in report.detail_ns.items()},
+        "wasted_failure_s": report.wasted_failure_ns / NS,
+        "interruptions": {
+            "failures": report.count("failure", "inprocess"),
+            "preemptions": report.count("preemption"),
+            "inprocess": report.count("inprocess"),
+            "resizes": report.count("resize"),
+        },
+        "failure_classes": {
+            "infra": report.num_failures_of("infra"),
+            "user": report.num_failures_of("user"),
+            "unknown": report.num_failures_of("unknown"),
+        },
+        "closed_formula": {
+            "tts_s": formula.tts_ns / NS,
+            "nof": formula.nof,
+            "ttr_s": formula.ttr_ns / NS,
+            "ett": formula.ett,
+            "residual": residual,
+        },
+        "at_risk_s": report.at_risk_ns / NS,
+        "at_risk_remote_s": report.at_risk_remote_ns / NS,
+        "clock_uncertainty_s": None if uncertainty_ns is None else uncertainty_ns / NS,
+        "flags": list(report.flags),
+    }
+    return {"schema": "ett.report/v1", "data": data, "warnings": list(report.warnings)}
+
+
+def _detail(pieces: Iterable[Piece], kept: Sequence[Interval]) -> dict[str, int]:
+    sums: Counter[str] = Counter()
+    for piece in pieces:
+        sums[f"{piece.component}.{piece.reason}"] += measure(kept, piece.begin_ns, piece.end_ns)
+    return {name: ns for name, ns in sorted(sums.items()) if ns}
+
+
+def _measure_all(pieces: Iterable[Piece], kept: Sequence[Interval]) -> int:
+    return sum(measure(kept, p.begin_ns, p.end_ns) for p in pieces)
+
+
+def _num_replayed(pieces: Iterable[Piece], kept: Sequence[Interval]) -> int:
+    replayed = (p for p in pieces if p.reason == "replay" and measure(kept, p.begin_ns, p.end_ns))
+    return len({id(p.step) for p in replayed})
+
+
+def _lies_in(time_ns: int, window: Interval, whole: Interval) -> bool:
+    """Half-open, so that adjacent windows count an interruption once; the job's very end belongs to its last window."""
+    return window[0] <= time_ns < window[1] or time_ns == window[1] == whole[1]
+
+
+def _step_ends(account: JobAccount) -> list[int]:
+    return sorted(s.stop_ns for t in account.timelines for s in t.steps if s.is_complete)
+
+
+def _ett_from_allocation(account: JobAccount, kept: Sequence[Interval]) -> float | None:
+    """D1: the figure of a window that opens at the first `allocated`, else at the first `attempt_started`."""
+    attempts = [t.attempt for t in account.timelines]
+    allocated = [a.allocated_ns for a in attempts if a.allocated_ns is not None]
+    started = [a.start_ns for a in attempts if a.start_ns is not None]
+    opens_ns = min(allocated or started, default=None)
+    if opens_ns is None:
+        return None
+    end_ns = account.window.end_ns
+    effective = (p for p in account.pieces if p.component == "effective")
+    effective_ns = sum(measure(kept, max(p.begin_ns, opens_ns), p.end_ns) for p in effective)
+    return _ratio(effective_ns, measure(kept, opens_ns, end_ns))
+
+
+def _capacity_ett(account: JobAccount, kept: Sequence[Interval]) -> float | None:
+    """R18: rank-seconds of an attempt are its world times its time from allocation, else start, to its end."""
+    held_ns = effective_ns = 0
+    for timeline in account.timelines:
+        attempt = timeline.attempt
+        since_ns = attempt.allocated_ns if attempt.allocated_ns is not None else attempt.start_ns
+        if since_ns is not None:
+            held_ns += _world(timeline) * measure(kept, since_ns, attempt.end_ns)
+    worlds = {id(s): _world(t) for t in account.timelines for s in t.steps}
+    for piece in account.pieces:
+        if piece.component == "effective" and piece.step is not None:
+            effective_ns += worlds[id(piece.step)] * measure(kept, piece.begin_ns, piece.end_ns)
+    return _ratio(effective_ns, held_ns)
+
+
+def _world(timeline: AttemptTimeline) -> int:
+    """The attempt's world size; where the supervisor did not write it, that of its first step, else 1."""
+    if timeline.attempt.world is not None:
+        return int(timeline.attempt.world)
+    worlds = (s.record.data.get("world") for s in timeline.steps)
+    return next((w for w in worlds if type(w) is int and w > 0), 1)
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

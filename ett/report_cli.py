@@ -1,0 +1,59 @@
+"""`ett report`: says where every second of a job went."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ett.errors import ThresholdMissed
+from ett.job_window import AccountingPolicy
+from ett.log_source import UnixSeconds, load_account, log_path
+from ett.report import Report, build_report, empty_report, report_json
+from ett.report_text import render
+
+_UNIX = UnixSeconds()
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--events", type=click.Path(path_type=Path), metavar="DIR", help="A folder with an event log, not a job.")
+@click.option("--as-of", type=_UNIX, metavar="UNIX_S", help="Report what was known at that time; default: now.")
+@click.option("--window", type=(_UNIX, _UNIX), metavar="A B", help="Count only the time from A to B (Unix seconds).")
+@click.option(
+    "--exclude", type=(_UNIX, _UNIX), multiple=True, metavar="A B", help="Leave the time from A to B out; repeatable."
+)
+@click.option("--infer-compile", is_flag=True, help="Book the first step's excess over later ones as compilation.")
+@click.option("--fail-under", type=click.FloatRange(0, 1), metavar="RATIO", help="Exit 9 if ETT is below, e.g. 0.90.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, exact to the nanosecond.")
+def command(
+    *,
+    job: str | None,
+    events: Path | None,
+    as_of: int | None,
+    window: tuple[int, int] | None,
+    exclude: tuple[tuple[int, int], ...],
+    infer_compile: bool,
+    fail_under: float | None,
+    as_json: bool,
+) -> None:
+    """Say where every second of JOB went: six components that sum to its wall time."""
+    path = log_path(job, events)
+    account = load_account(path, as_of, AccountingPolicy(infer_compile=infer_compile))
+    report = empty_report() if account is None else build_report(account, window, exclude)
+    if as_json:
+        click.echo(json.dumps(report_json(report)))
+    else:
+        click.echo(render(report))
+        click.echo(f"no server configured: event log in {path}")
+        for warning in report.warnings:
+            click.echo(f"warning: {warning}", err=True)
+    if fail_under is not None:
+        _check(report, fail_under)
+
+
+def _check(report: Report, fail_under: float) -> None:
+    if report.ett is None or report.ett < fail_under:
+        measured = "undefined: the window is empty" if report.ett is None else f"{report.ett:.2%}"
+        raise ThresholdMissed(f"ETT of {report.job or 'this log'} is {measured}", expected=f"at least {fail_under:.2%}")

@@ -1,0 +1,112 @@
+"""A report as a person reads it in a terminal or a file: no colour, no redraw, so that both look the same."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ett.event_schema import COMPONENTS, NS, Component
+from ett.interruptions import FailureClass
+from ett.report import Report
+
+_BAR_CELLS = 64
+_GLYPHS: dict[Component, str] = {
+    "effective": "█",
+    "wasted": "▓",
+    "initialization": "▒",
+    "compilation": "#",
+    "scheduling": "░",
+    "shutdown": "-",
+}
+_TOP_REASONS = 3
+
+
+def render(report: Report) -> str:
+    """Return the report's lines: header, bar, components with their top reasons, failures, window."""
+    lines = [_header(report), _bar(report), f"  {'component':<15}{'time':>10}  {'share':>8}  top reasons"]
+    for component in sorted(COMPONENTS, key=lambda c: (-report.ns[c], COMPONENTS.index(c))):
+        lines.append(_component_line(report, component))
+    lines.append(_failure_line(report))
+    if report.num_replayed_steps:
+        replayed = duration(report.detail_ns["wasted.replay"])
+        lines.append(f"replayed {count(report.num_replayed_steps, 'step')} ({replayed}) over data already learned from")
+    if report.state in ("RUNNING", "LOST"):
+        lines.append(f"at risk {duration(report.at_risk_ns)}: what a failure now would lose")
+    lines.append(_window_line(report))
+    return "\n".join(lines)
+
+
+def duration(ns: float) -> str:
+    """Return 14h 02m, 31m 07s, 12.3s."""
+    seconds = ns / NS
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}h {minutes % 60:02}m"
+
+
+def share(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio * 100:.1f} %"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _header(report: Report) -> str:
+    parts = [report.job or "(no job)", report.state.lower(), count(report.num_ranks, "rank")]
+    parts += [count(report.num_attempts, "attempt"), f"wall {duration(report.total_ns)}", f"ETT {share(report.ett)}"]
+    return "   ".join(parts)
+
+
+def _bar(report: Report) -> str:
+    """Largest remainders, so that the cells always sum to the width."""
+    if not report.total_ns:
+        return ""
+    exact = {c: report.ns[c] * _BAR_CELLS / report.total_ns for c in COMPONENTS}
+    cells = {c: int(width) for c, width in exact.items()}
+    for component in sorted(exact, key=lambda c: cells[c] - exact[c])[: _BAR_CELLS - sum(cells.values())]:
+        cells[component] += 1
+    order = sorted(COMPONENTS, key=lambda c: (-report.ns[c], COMPONENTS.index(c)))
+    return "".join(_GLYPHS[c] * cells[c] for c in order)
+
+
+def _component_line(report: Report, component: Component) -> str:
+    ns = report.ns[component]
+    ratio = ns / report.total_ns if report.total_ns else None
+    reasons = [(name.split(".", 1)[1], n) for name, n in report.detail_ns.items() if name.startswith(f"{component}.")]
+    reasons.sort(key=lambda item: (-item[1], item[0]))
+    top = ", ".join(f"{name} {duration(n)}" for name, n in reasons[:_TOP_REASONS]) if component != "effective" else ""
+    return f"{_GLYPHS[component]} {component:<15}{duration(ns):>10}  {share(ratio):>8}  {top}".rstrip()
+
+
+def _failure_line(report: Report) -> str:
+    failures = report.count("failure", "inprocess")
+    classes: tuple[FailureClass, ...] = ("infra", "user", "unknown")
+    causes = [f"{n} {name}" for name in classes if (n := report.num_failures_of(name))]
+    failed = count(failures, "failure") + (f" ({', '.join(causes)})" if failures else "")
+    parts = [f"{failed} lost {duration(report.wasted_failure_ns)} of work" if failures else failed]
+    parts += [
+        count(report.count("inprocess"), "in-process restart"),
+        count(report.count("preemption"), "preemption"),
+        count(report.count("resize"), "resize"),
+    ]
+    return " · ".join(parts)
+
+
+def _window_line(report: Report) -> str:
+    span_ns = report.end_ns - report.begin_ns
+    excluded = f", {duration(span_ns - report.total_ns)} excluded" if span_ns != report.total_ns else ""
+    formula = report.formula
+    check = f"closed formula 1 - (TTS {duration(formula.tts_ns)} + {formula.nof} x TTR {duration(formula.ttr_ns)})/wall"
+    return (
+        f"window {_local(report.begin_ns)} to {_local(report.end_ns)}{excluded}\n"
+        f"from allocation {share(report.ett_from_allocation)} · by rank-seconds {share(report.capacity_ett)}"
+        f" · {check} = {share(formula.ett)}"
+    )
+
+
+def _local(ns: int) -> str:
+    return datetime.fromtimestamp(ns // NS).astimezone().isoformat(sep=" ", timespec="seconds")
