@@ -21,7 +21,7 @@ from ett.checkpoint.restore import restore_newest
 from ett.checkpoint.retention import retire, sweep_orphans
 from ett.checkpoint.run_record import RunRecord
 from ett.checkpoint.save import SavePlace, save_full
-from ett.checkpoint.store import open_store
+from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.training_state import Stateful, TrainingState
 from ett.clock import Clock, SystemClock
 from ett.errors import ConfigError, Conflict, EttError, UsageError
@@ -57,13 +57,14 @@ class Checkpointer:
         extra: Stateful | None = None,
         run: RunRecord | None = None,
         ranks: Ranks | None = None,
+        store: Store | None = None,
         clock: Clock | None = None,
     ) -> None:
         record: RunRecord = run if run is not None else ett.init()
         self._config = config
         self._state = TrainingState(model, optimizer, loader, extra)
         self._place = SavePlace(
-            store=open_store(config.uri or _job_uri(record)),
+            store=store or open_store(config.uri or _job_uri(record)),
             ranks=ranks or current_ranks(),
             run=record,
             clock=clock or SystemClock(),

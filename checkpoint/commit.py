@@ -154,7 +154,7 @@ class Commit:
                 "cursor": self.cursor,
                 "created": self.created,
                 "writer_version": self.writer_version,
-                "base_seq": self.tables_seq(),
+                "base_seq": self.files_seq,
                 "tables": [table.as_json() for table in self.tables],
                 "dense": self.dense.as_json() if self.dense else None,
                 "fragments": [fragment.as_json() for fragment in self.fragments],
@@ -162,7 +162,8 @@ class Commit:
             }
         )
 
-    def tables_seq(self) -> int:
+    @property
+    def files_seq(self) -> int:
         """Return the seq at which the files of this commit were captured."""
         return self.dense.identity.seq_parent + 1 if self.dense else self.seq
 

@@ -27,7 +27,7 @@ SECTIONS = [{"name": "tensors", "dtype": "uint8", "width": 1}, {"name": "json", 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseFile:
     stored: StoredFile
-    digest: str  # of tensors and `digested` parts of the tree; depends neither on ranks nor on files
+    digest: str
     num_items: int
 
 
@@ -36,12 +36,10 @@ def write_dense(
     tensors: Mapping[str, torch.Tensor],
     tree: dict[str, Any],
     identity: SegmentIdentity,
-    digested: tuple[str, ...],
 ) -> DenseFile:
-    """Write named tensors and a JSON tree; `digested` names the parts of the tree that the digest covers."""
+    """Write named tensors and the JSON tree that refers to them."""
     path = f"dense/{identity.ckpt_uuid}/dense.w{identity.writer:05d}.seg"
     items: list[list[Any]] = []
-    hashes: list[str] = []
     header = {**identity.as_json(), "format": "rckseg", "version": 1, "sections": SECTIONS}
     with store.create_stream(path) as file:
         writer = SegmentWriter(file, header)
@@ -51,16 +49,28 @@ def write_dense(
             for start in range(0, len(data), BLOCK_BYTES):
                 writer.write_block(TENSORS, data[start : start + BLOCK_BYTES].data)
             items.append([name, dtype_name(tensors[name], name), list(tensors[name].shape)])
-            hashes.append(xxhash.xxh3_128_hexdigest(data.data))
         writer.begin_section()
         writer.write_block(DOCUMENT, canonical_json({"items": items, "tree": tree}))
         length, file_hash = writer.finish()
-    covered = canonical_json([items, hashes, {part: tree[part] for part in digested}])
     return DenseFile(
         stored=StoredFile(path=path, bytes=length, xxh3_128=file_hash),
-        digest=xxhash.xxh3_128_hexdigest(covered),
+        digest=dense_digest(tensors, tree),
         num_items=len(items),
     )
+
+
+def dense_digest(tensors: Mapping[str, torch.Tensor], tree: dict[str, Any]) -> str:
+    """Return the xxh3_128 of the dense state: names, dtypes, shapes and bytes of tensors, and what is not a tensor.
+
+    The loader's part is left out: it may hold how far ahead a reader is, which equal runs need not share.
+    """
+    parts = [
+        [name, dtype_name(tensor, name), list(tensor.shape), xxhash.xxh3_128_hexdigest(tensor_bytes(tensor).data)]
+        for name, tensor in sorted(tensors.items())
+        if not name.startswith("loader.")
+    ]
+    rest = {part: value for part, value in tree.items() if part != "loader"}
+    return xxhash.xxh3_128_hexdigest(canonical_json([parts, rest]))
 
 
 def read_dense(

@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
-from ett.checkpoint.canonical_json import unseal
 from ett.checkpoint.commit import Commit, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
 from ett.checkpoint.dense_segment import read_dense
 from ett.checkpoint.digest import TableDigest, combine
 from ett.checkpoint.ranks import Json, gather_or_raise, on_rank_zero
+from ett.checkpoint.restore_checks import check_files, read_fragment
 from ett.checkpoint.rng_state import set_rng_state
 from ett.checkpoint.save import SavePlace
-from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import read_rows
 from ett.checkpoint.training_state import TrainingState
@@ -100,35 +98,6 @@ def _of_step(known: dict[int, Commit], damaged: dict[int, CorruptState], step: i
         raise NoCheckpoint(f"no checkpoint under {store.uri}", do="start with --resume auto or never")
     steps = ", ".join(str(step) for step in sorted({commit.step for commit in data}))
     raise NotFound(f"no checkpoint of step {step} under {store.uri}", expected=f"one of the steps {steps or '(none)'}")
-
-
-def check_files(store: Store, commit: Commit) -> None:
-    """Raise CorruptState unless every file of the commit is there with its size, and its fragments are whole."""
-    for file in commit.stored_files():
-        check_size(store, file)
-    for fragment in commit.fragments:
-        read_fragment(store, fragment)
-
-
-def check_size(store: Store, file: StoredFile) -> None:
-    try:
-        size = store.size(file.path)
-    except FileNotFoundError as err:
-        raise CorruptState(f"{file.path} is missing", do="restore another commit") from err
-    if size != file.bytes:
-        raise CorruptState(f"{file.path} is {size} bytes, the manifest says {file.bytes}", do="restore another commit")
-
-
-def read_fragment(store: Store, stored: StoredFile) -> Json:
-    """Return a writer's fragment. Raises: CorruptState: missing or altered."""
-    try:
-        data = store.read(stored.path)
-    except FileNotFoundError as err:
-        raise CorruptState(f"{stored.path} is missing", do="restore another commit") from err
-    fields = unseal(data)
-    if fields is None or xxhash.xxh3_128_hexdigest(data) != stored.xxh3_128:
-        raise CorruptState(f"{stored.path} does not match its checksum", do="restore another commit")
-    return fields
 
 
 def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:

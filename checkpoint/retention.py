@@ -7,7 +7,7 @@ import re
 
 from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_log import CommitLog, line_of_history
-from ett.checkpoint.restore import check_files
+from ett.checkpoint.restore_checks import check_files
 from ett.checkpoint.store import Store
 from ett.errors import CorruptState, EttError
 

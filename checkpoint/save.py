@@ -21,7 +21,7 @@ from ett.checkpoint.run_record import RunRecord
 from ett.checkpoint.segment import SegmentIdentity, StoredFile
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import TableFile, TableSpec, write_table
-from ett.checkpoint.training_state import DIGESTED_PARTS, TrainingState
+from ett.checkpoint.training_state import TrainingState
 from ett.clock import Clock
 from ett.errors import ConfigError, CorruptState, EttError
 
@@ -115,7 +115,7 @@ def _write_part(place: SavePlace, state: TrainingState, plan: Json, written: lis
 def _write_dense(store: Store, state: TrainingState, base: SegmentIdentity) -> DenseEntry:
     identity = SegmentIdentity(**{**base.as_json(), "kind": "dense"})
     tensors, tree = state.dense()
-    file = write_dense(store, tensors, tree, identity, DIGESTED_PARTS)
+    file = write_dense(store, tensors, tree, identity)
     return DenseEntry(stored=file.stored, identity=identity, num_items=file.num_items, digest=file.digest)
 
 

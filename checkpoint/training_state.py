@@ -18,8 +18,6 @@ from ett.checkpoint.table_segments import Rows, TableSpec
 from ett.checkpoint.tensor_bytes import bytes_tensor, dtype_name, tensor_bytes
 from ett.errors import ConfigError, RestoreFailed
 
-# Parts of the tree that two equal runs share. The loader's is left out: it may hold how far ahead it has read.
-DIGESTED_PARTS = ("extra", "model", "optimizer")
 _EXTRA_STATE = "_extra_state"
 
 

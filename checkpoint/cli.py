@@ -1,0 +1,184 @@
+"""`ett checkpoint ls|show|verify`: look at checkpoints; changes nothing and needs no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ett.checkpoint.commit import Commit
+from ett.checkpoint.commit_facts import commit_facts, commit_line, find_commit
+from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
+from ett.checkpoint.store import Store
+from ett.checkpoint.target import open_target
+from ett.checkpoint.verify import LEVELS, Level, damage, verify_commit
+from ett.errors import CorruptState, NoCheckpoint
+
+_target = click.argument("target", metavar="JOB|URI")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+_step = click.option("--step", type=int, help="The commit of this step; else the newest.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def group() -> None:
+    """List, show and verify checkpoints."""
+
+
+@group.command("ls")
+@_target
+@_json
+def list_command(target: str, as_json: bool) -> None:
+    """List the commits of JOB|URI, newest first."""
+    store = _open(target)
+    known, damaged = CommitLog(store).read_all()
+    line = {commit.seq for commit in line_of_history(known)}
+    rows = [
+        {**commit_line(known[seq]), "state": _state(known[seq], line)}
+        if seq in known
+        else {"seq": seq, "state": "damaged", "problem": damaged[seq].fact}
+        for seq in sorted({*known, *damaged}, reverse=True)
+    ]
+    if as_json:
+        _print_json("ls", {"uri": store.uri, "commits": rows}, [err.fact for err in damaged.values()])
+        return
+    columns = ("seq", "step", "cursor", "state", "type", "epoch", "world_size", "bytes", "created")
+    _print_table(columns, [[_cell(row.get(column)) for column in columns] for row in rows])
+    if not rows:
+        click.echo(f"no commits under {store.uri}")
+
+
+@group.command("show")
+@_target
+@_step
+@_json
+@click.option("--digest", is_flag=True, help="Compute the digests from the data and compare them with those stored.")
+def show_command(target: str, step: int | None, as_json: bool, digest: bool) -> None:
+    """Show one commit: position, tables with rows and digests, dense state, the files that a restore reads."""
+    store = _open(target)
+    commit, warnings = find_commit(store, step)
+    if digest:
+        verify_commit(store, commit, "load")
+    facts = commit_facts(commit)
+    if as_json:
+        _print_json("show", {"uri": store.uri, **facts}, warnings)
+        return
+    for name in ("seq", "step", "cursor", "type", "policy", "epoch", "world_size", "created", "bytes", "digest"):
+        click.echo(f"{name:<11} {_cell(facts[name])}")
+    tables = [[_cell(table[name]) for name in ("name", "rows", "dim", "bytes", "digest")] for table in facts["tables"]]
+    dense = [
+        ["(dense)", _cell(facts["dense"]["tensors"]), "", _cell(facts["dense"]["bytes"]), facts["dense"]["digest"]]
+    ]
+    _print_table(("table", "rows", "dim", "bytes", "digest"), tables + dense)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
+@group.command("verify")
+@_target
+@_step
+@click.option(
+    "--level",
+    "--verify",
+    "level",
+    type=click.Choice(LEVELS),
+    default="hash",
+    show_default=True,
+    help="Check the records, also the sizes, also every byte, also every row.",
+)
+@_json
+def verify_command(target: str, step: int | None, level: Level, as_json: bool) -> int:
+    """Verify every commit of JOB|URI, or the one of --step.
+
+    Exit code 8: something is damaged. 10: nothing is restorable.
+    """
+    store = _open(target)
+    rows = _verified(store, step, level)
+    usable = [row for row in rows if row["ok"] and row["type"] is not None]
+    if as_json:
+        _print_json("verify", {"uri": store.uri, "level": level, "commits": rows, "usable": len(usable)}, [])
+    else:
+        for row in rows:
+            where = f"commit {row['seq']} of step {row['step']}" if row["type"] else row["name"]
+            click.echo(
+                f"{'ok     ' if row['ok'] else 'DAMAGED'} {where}" + (f": {row['problem']}" if not row["ok"] else "")
+            )
+    if not usable:
+        raise NoCheckpoint(
+            f"no usable checkpoint under {store.uri}", do="start anew with --resume never, or another uri"
+        )
+    bad = [row for row in rows if not row["ok"]]
+    if bad:
+        raise CorruptState(
+            f"{len(bad)} of {len(rows)} are damaged; first: {bad[0]['problem']}",
+            did=f"{len(usable)} usable, newest of step {usable[0]['step']}",
+            do="a restore falls back to the newest usable commit by itself",
+        )
+    return 0
+
+
+def _verified(store: Store, step: int | None, level: Level) -> list[dict[str, Any]]:
+    """Return one entry per commit, newest first, and one for FORMAT.json; fresh starts hold nothing to verify."""
+    if step is not None:
+        chosen, _ = find_commit(store, step)
+        known = {chosen.seq: chosen}
+        damaged: dict[int, CorruptState] = {}
+    else:
+        known, damaged = CommitLog(store).read_all()
+    rows: list[dict[str, Any]] = []
+    seen: dict[str, str | None] = {}
+    for seq in sorted({*known, *damaged}, reverse=True):
+        if seq in damaged:
+            rows.append(_row(seq, None, damaged[seq].fact))
+            continue
+        commit = known[seq]
+        if commit.is_fresh:
+            continue
+        if commit.ckpt_uuid not in seen:
+            err = damage(store, commit, level)
+            seen[commit.ckpt_uuid] = err.fact if err else None
+        rows.append(_row(seq, commit, seen[commit.ckpt_uuid]))
+    if (known or damaged) and step is None and not check_format(store):
+        rows.append({**_row(0, None, "FORMAT.json is missing or damaged"), "name": "FORMAT.json"})
+    return rows
+
+
+def _row(seq: int, commit: Commit | None, problem: str | None) -> dict[str, Any]:
+    return {
+        "seq": seq,
+        "name": f"commit {seq}",
+        "step": commit.step if commit else None,
+        "type": commit.type if commit else None,
+        "ok": problem is None,
+        "problem": problem,
+    }
+
+
+def _state(commit: Commit, line: set[int]) -> str:
+    if commit.seq not in line:
+        return "abandoned"
+    return "fresh start" if commit.is_fresh else "restorable"
+
+
+def _open(target: str) -> Store:
+    return open_target(target, Path(os.environ.get("ETT_HOME", ".ett")))
+
+
+def _print_json(verb: str, data: dict[str, Any], warnings: list[str]) -> None:
+    envelope = {"schema": f"ett.checkpoint.{verb}/v1", "data": data, "warnings": warnings}
+    click.echo(json.dumps(envelope, indent=2))
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max([len(title), *(len(row[i]) for row in rows)]) for i, title in enumerate(columns)]
+    for row in [columns, *rows]:
+        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)

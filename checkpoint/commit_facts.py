@@ -1,0 +1,77 @@
+"""A commit as people and other programs see it: `ett checkpoint show --json` (DESIGN section 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ett.checkpoint.commit import Commit
+from ett.checkpoint.commit_log import CommitLog, line_of_history
+from ett.checkpoint.store import Store
+from ett.errors import CorruptState, NoCheckpoint, NotFound
+
+
+def commit_facts(commit: Commit) -> dict[str, Any]:
+    """Return the facts of a commit; its digests depend neither on sharding nor on files."""
+    dense = commit.dense
+    return {
+        **commit_line(commit),
+        "policy": "full",
+        "ckpt_uuid": commit.ckpt_uuid,
+        "parent_seq": commit.parent_seq,
+        "job": commit.job,
+        "writer_version": commit.writer_version,
+        "digest": commit.digest,
+        "tables": [
+            {
+                "name": table.spec.name,
+                "rows": table.num_rows,
+                "bytes": table.num_bytes,
+                "digest": table.digest,
+                "dim": table.spec.dim,
+                "dtype": table.spec.groups[0].dtype,
+                "states": [group.name.removeprefix("state:") for group in table.spec.groups[1:]],
+                "files": len(table.files),
+            }
+            for table in commit.tables
+        ],
+        "dense": {"bytes": dense.stored.bytes, "digest": dense.digest, "tensors": dense.num_items} if dense else None,
+        "chain": [{"seq": commit.files_seq, "kind": "base", "bytes": commit.num_bytes}] if dense else [],
+        "stats": commit.stats,
+    }
+
+
+def commit_line(commit: Commit) -> dict[str, Any]:
+    """Return what a list shows of a commit."""
+    return {
+        "seq": commit.seq,
+        "step": commit.step,
+        "cursor": commit.cursor,
+        "type": commit.type,
+        "epoch": commit.epoch,
+        "world_size": commit.world_size,
+        "bytes": commit.num_bytes,
+        "created": commit.created,
+        "tier": "local",
+    }
+
+
+def find_commit(store: Store, step: int | None) -> tuple[Commit, list[str]]:
+    """Return the newest commit, or the newest of `step`, by its record alone, and warnings of damaged records.
+
+    Raises: NoCheckpoint: there is none at all. NotFound: none of `step`. CorruptState: only damaged ones.
+    """
+    known, damaged = CommitLog(store).read_all()
+    warnings = [err.fact for err in damaged.values()]
+    line = [commit for commit in line_of_history(known) if not commit.is_fresh]
+    if step is None and line:
+        return line[0], warnings
+    stored = [commit for commit in known.values() if not commit.is_fresh]
+    of_step = [commit for commit in stored if commit.step == step]
+    if of_step:
+        return max(of_step, key=lambda commit: commit.seq), warnings
+    if damaged:
+        raise CorruptState(damaged[max(damaged)].fact, do="`ett checkpoint verify` shows the damage")
+    if not stored:
+        raise NoCheckpoint(f"no checkpoint under {store.uri}")
+    steps = ", ".join(str(step) for step in sorted({commit.step for commit in stored}))
+    raise NotFound(f"no checkpoint of step {step} under {store.uri}", expected=f"one of the steps {steps}")

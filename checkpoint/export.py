@@ -1,0 +1,99 @@
+"""Copy one commit out as a checkpoint folder of its own, every byte verified on the way."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ett.checkpoint.commit import Commit, commit_name
+from ett.checkpoint.commit_facts import find_commit
+from ett.checkpoint.commit_log import CommitLog, line_of_history, write_format
+from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.segment import StoredFile
+from ett.checkpoint.store import Store, open_store
+from ett.checkpoint.verify import verify_commit
+from ett.errors import ConfigError, CorruptState, NoCheckpoint, RestoreFailed
+
+log = logging.getLogger(__name__)
+COPY_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportedCommit:
+    path: Path  # the new checkpoint folder; `checkpoint.uri` of another job may name it
+    seq: int
+    step: int
+    cursor: int
+    num_files: int
+    num_bytes: int
+    fallback_from: int | None = None  # the newest commit, if that did not verify
+
+
+def export_commit(uri: str, step: int | None, to: Path) -> ExportedCommit:
+    """Copy the newest commit that verifies, or the one of `step`, into the new or empty folder `to`.
+
+    The commit's record is written last: a folder that holds one is complete.
+    Raises: ConfigError: `to` holds something. NoCheckpoint, NotFound: nothing to export. RestoreFailed: no commit
+        verifies. CorruptState: the one of `step` does not. AccessDenied, Unreachable: `to` cannot be written.
+    """
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise ConfigError(f"{to} exists and is not an empty folder", expected="a new folder to export to")
+    source, target = open_store(uri), LocalStore(to.absolute())
+    if step is not None:
+        commit, _ = find_commit(source, step)
+        return _copy(source, target, commit, None)
+    newest: int | None = None
+    for commit in _candidates(source):
+        try:
+            return _copy(source, target, commit, newest)
+        except CorruptState as err:
+            log.warning("commit %d of step %d does not verify: %s", commit.seq, commit.step, err.fact)
+            newest = newest or commit.seq
+    raise RestoreFailed(f"no commit under {uri} verifies", do="`ett checkpoint verify` shows the damage")
+
+
+def _candidates(source: Store) -> list[Commit]:
+    known, damaged = CommitLog(source).read_all()
+    commits = [commit for commit in line_of_history(known) if not commit.is_fresh]
+    if not commits and not damaged:
+        raise NoCheckpoint(f"no checkpoint under {source.uri}")
+    return commits
+
+
+def _copy(source: Store, target: LocalStore, commit: Commit, fallback_from: int | None) -> ExportedCommit:
+    names: list[str] = []
+    try:
+        for stored in commit.stored_files():
+            _copy_file(source, target, stored)
+            names.append(stored.path)
+        verify_commit(target, commit, "hash")
+    except CorruptState:
+        for name in names:
+            target.delete(name)
+        raise
+    target.sync(names)
+    write_format(target)
+    target.create(commit_name(commit.seq), commit.to_bytes())
+    return ExportedCommit(
+        path=target.root,
+        seq=commit.seq,
+        step=commit.step,
+        cursor=commit.cursor,
+        num_files=len(names) + 2,
+        num_bytes=commit.num_bytes,
+        fallback_from=fallback_from,
+    )
+
+
+def _copy_file(source: Store, target: Store, stored: StoredFile) -> None:
+    buffer = np.empty(min(COPY_BYTES, max(1, stored.bytes)), np.uint8)
+    try:
+        with source.open(stored.path) as reader, target.create_stream(stored.path) as file:
+            for offset in range(0, reader.size, len(buffer)):
+                got = reader.read_into(offset, buffer.data)
+                file.write(buffer[:got].data)
+    except FileNotFoundError as err:
+        raise CorruptState(f"{stored.path} is missing under {source.uri}") from err

@@ -1,0 +1,44 @@
+"""The cheap checks of a commit before it is read: every file there, of its size, the small ones whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xxhash
+
+from ett.checkpoint.canonical_json import unseal
+from ett.checkpoint.commit import Commit
+from ett.checkpoint.segment import StoredFile
+from ett.checkpoint.store import Store
+from ett.errors import CorruptState
+
+Json = Any
+
+
+def check_files(store: Store, commit: Commit) -> None:
+    """Raise CorruptState unless every file of the commit is there with its size, and its fragments are whole."""
+    for file in commit.stored_files():
+        check_size(store, file)
+    for fragment in commit.fragments:
+        read_fragment(store, fragment)
+
+
+def check_size(store: Store, file: StoredFile) -> None:
+    try:
+        size = store.size(file.path)
+    except FileNotFoundError as err:
+        raise CorruptState(f"{file.path} is missing", do="restore another commit") from err
+    if size != file.bytes:
+        raise CorruptState(f"{file.path} is {size} bytes, the manifest says {file.bytes}", do="restore another commit")
+
+
+def read_fragment(store: Store, stored: StoredFile) -> Json:
+    """Return a writer's fragment. Raises: CorruptState: missing or altered."""
+    try:
+        data = store.read(stored.path)
+    except FileNotFoundError as err:
+        raise CorruptState(f"{stored.path} is missing", do="restore another commit") from err
+    fields = unseal(data)
+    if fields is None or xxhash.xxh3_128_hexdigest(data) != stored.xxh3_128:
+        raise CorruptState(f"{stored.path} does not match its checksum", do="restore another commit")
+    return fields

@@ -1,0 +1,94 @@
+"""Is a commit whole? Four depths: its record, the sizes of its files, every byte, every row."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from ett.checkpoint.commit import Commit, DenseEntry, TableEntry
+from ett.checkpoint.digest import TableDigest
+from ett.checkpoint.restore_checks import check_size, read_fragment
+from ett.checkpoint.segment import SegmentIdentity, StoredFile
+from ett.checkpoint.segment_reader import open_segment
+from ett.checkpoint.store import Store
+from ett.checkpoint.table_segments import read_rows
+from ett.errors import CorruptState, EttError
+
+Level = Literal["manifest", "size", "hash", "load"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+
+def verify_commit(store: Store, commit: Commit, level: Level) -> None:
+    """Check a commit whose record has been read; "load" includes "hash", which includes "size".
+
+    Raises: CorruptState: the first damage found; names table, file, block and the ids in it.
+    """
+    if level == "manifest":
+        return
+    for stored in commit.stored_files():
+        check_size(store, stored)
+    if level == "size":
+        return
+    for table in commit.tables:
+        for file in table.files:
+            check_bytes(store, file.stored, file.identity)
+    if commit.dense is not None:
+        check_bytes(store, commit.dense.stored, commit.dense.identity)
+    for fragment in commit.fragments:
+        read_fragment(store, fragment)
+    if level == "load":
+        for table in commit.tables:
+            _load_table(store, table)
+        if commit.dense is not None:
+            _load_dense(store, commit.dense)
+
+
+def check_bytes(store: Store, stored: StoredFile, identity: SegmentIdentity) -> None:
+    """Read a whole segment. Raises: CorruptState: names the block where the damage is in one."""
+    with open_segment(store, stored, identity) as segment:
+        try:
+            segment.check_whole_hash()
+        except CorruptState:
+            for number, section in enumerate(segment.header["sections"]):
+                for record in segment.blocks(number):
+                    segment.read_block(record, section["name"])
+            raise
+
+
+def _load_table(store: Store, table: TableEntry) -> None:
+    digest = TableDigest(table.spec.name, table.spec.groups)
+    all_ids = []
+    for file in table.files:
+        for rows in read_rows(store, table.spec, file, lambda ids: np.ones(len(ids), np.bool_)):
+            digest.add(rows.ids, rows.columns)
+            all_ids.append(rows.ids)
+    ids = np.concatenate(all_ids) if all_ids else np.empty(0, np.int64)
+    if len(np.unique(ids)) != len(ids):
+        raise CorruptState(f"table {table.spec.name} holds {len(ids) - len(np.unique(ids))} ids more than once")
+    if (len(ids), digest.hex) != (table.num_rows, table.digest):
+        raise CorruptState(
+            f"table {table.spec.name} holds {len(ids)} rows with digest {digest.hex}",
+            expected=f"{table.num_rows} rows with digest {table.digest}",
+        )
+
+
+def _load_dense(store: Store, dense: DenseEntry) -> None:
+    from ett.checkpoint.dense_segment import dense_digest, read_dense
+
+    tensors, tree = read_dense(store, dense.stored, dense.identity)
+    found = dense_digest(tensors, tree)
+    if (len(tensors), found) != (dense.num_items, dense.digest):
+        raise CorruptState(
+            f"the dense state holds {len(tensors)} tensors with digest {found}",
+            expected=f"{dense.num_items} with {dense.digest}",
+        )
+
+
+def damage(store: Store, commit: Commit, level: Level) -> EttError | None:
+    """Return what is wrong with a commit, or None."""
+    try:
+        verify_commit(store, commit, level)
+    except CorruptState as err:
+        return err
+    return None
