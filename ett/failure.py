@@ -13,7 +13,7 @@ from ett.restart import FailureClass
 
 NUM_TAIL_LINES = 20
 TAIL_BYTES = 64 << 10
-# Ended from outside: the memory killer, the host, an operator. Anything else of a signal may be the program or the host.
+# Ended from outside: the memory killer, the host, an operator. Another signal may be the program or the host.
 INFRA_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR, signal.SIGBUS})
 
 

@@ -87,7 +87,7 @@ def _parse(spec: str) -> Fault:
             raise UsageError(f"--chaos {spec!r}: {pair!r} has no meaning here", expected=_GRAMMAR)
     if "step" not in numbers:
         raise UsageError(f"--chaos {spec!r}: no step", expected=_GRAMMAR)
-    return Fault(kind=cast(Kind, kind), point=point, **numbers)  # type: ignore[arg-type]
+    return Fault(kind=cast(Kind, kind), point=point, **numbers)
 
 
 def _happen(fault: Fault) -> None:

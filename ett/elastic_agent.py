@@ -1,0 +1,229 @@
+"""TorchElastic's local agent, overridden where a job's life is decided: how workers start, are watched and come back.
+
+Rendezvous, ranks, ports and spawning are torch's. Importing this imports torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
+
+from ett import worker
+from ett.exit_order import ExitOrder
+from ett.failure import RankExit
+from ett.supervisor import JobSupervisor, Outcome
+
+MONITOR_INTERVAL_S = 0.05
+# After one rank's failure the others can only end: time to see their broken connections and print why.
+SURVIVORS_GRACE_S = 3
+PREEMPTED_CODE = 128 + signal.SIGTERM
+
+
+class _Stopped(Exception):
+    """Leaves torch's loop once the workers were told to stop and are gone."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.status)
+        self.outcome = outcome
+
+
+class SupervisedAgent(LocalElasticAgent):
+    """Reports to a JobSupervisor and does what its restart policy says."""
+
+    def __init__(self, job: JobSupervisor, spec: WorkerSpec, logs: LogsSpecs, prefix: str | None) -> None:
+        grace_s = int(job.recovery.grace_s) + 1
+        super().__init__(spec, logs, log_line_prefix_template=prefix, shutdown_timeout=grace_s)
+        self._job = job
+        self._order: ExitOrder | None = None
+        self.outcome = Outcome(status="succeeded")
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        self._check_stop_between_attempts()
+        self._job.begin_attempt(os.environ)
+        ids: dict[int, Any] = super()._start_workers(worker_group)
+        self._job.stop.install()  # torch sets handlers of its own at each start
+        pids = {worker_group.workers[local_rank].global_rank: pid for local_rank, pid in ids.items()}
+        self._order = ExitOrder(pids)
+        self._job.watch(pids)
+        return ids
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._job.beat()
+        if self._job.stop.requested is not None:
+            raise _Stopped(self._stop_workers_for(self._job.stop.requested, worker_group))
+        failed = [gone for gone in self._exits(worker_group) if gone.code != 0]
+        result: RunResult
+        if not failed:
+            result = super()._monitor_workers(worker_group)
+            if result.state.name == "SUCCEEDED":
+                self._job.complete_attempt()
+            return result
+        if all(gone.code == PREEMPTED_CODE for gone in failed):
+            # The ranks were told by somebody else, agreed on a step and saved: that is no failure.
+            raise _Stopped(self._stop_workers_for(signal.SIGTERM, worker_group))
+        order = self._exit_order()
+        assert self._pcontext is not None
+        self._pcontext.close(signal.SIGTERM, SURVIVORS_GRACE_S)
+        self._job.end_children()
+        result = super()._monitor_workers(worker_group)
+        self.outcome = self._job.fail_attempt(failed, order)
+        self._allow_restart()
+        return result
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        decision = self.outcome.decision
+        assert decision is not None
+        self._job.say(f"{self.outcome.failure}; {decision.why}, after {decision.delay_s:.1f} s")
+        until_s = time.monotonic() + decision.delay_s
+        while time.monotonic() < until_s:
+            self._check_stop_between_attempts()
+            self._job.beat()
+            time.sleep(min(MONITOR_INTERVAL_S, max(0.0, until_s - time.monotonic())))
+        self._job.prepare_attempt()
+        super()._restart_workers(worker_group)
+
+    def _allow_restart(self) -> None:
+        decision = self.outcome.decision
+        assert decision is not None
+        # torch counts its restarts down from max_restarts, and workers see how far it got; ours is the same count.
+        num_restarts = self._job.attempt - self._job.first_attempt
+        left = self._worker_group.spec.max_restarts - num_restarts
+        self._remaining_restarts = max(1, left) if decision.restart else 0
+
+    def _check_stop_between_attempts(self) -> None:
+        if self._job.stop.requested is not None:
+            raise _Stopped(Outcome(status="preempted"))
+
+    def _stop_workers_for(self, signum: int, worker_group: WorkerGroup) -> Outcome:
+        """Tell every worker once, wait for the grace time, end what is left."""
+        job = self._job
+        job.notice_preemption(signum)
+        job.say(f"stopping: {len(worker_group.workers)} workers have {job.recovery.grace_s:g} s to save and end")
+        assert self._pcontext is not None
+        for pid in self._pcontext.pids().values():
+            self._tell(pid)
+        until_s = time.monotonic() + job.recovery.grace_s
+        while self._num_running() and time.monotonic() < until_s and not job.stop.is_urgent:
+            job.beat()
+            time.sleep(MONITOR_INTERVAL_S)
+        job.end_children()
+        self._pcontext.close(signal.SIGKILL, SURVIVORS_GRACE_S)
+        return job.preempt_attempt(self._exits(worker_group), self._exit_order())
+
+    def _tell(self, pid: int) -> None:
+        try:
+            if self._job.plan.kind == "command":
+                os.killpg(pid, signal.SIGTERM)  # a shell would keep it from the program that it runs
+            else:
+                os.kill(pid, signal.SIGTERM)  # a data loader's children must live until the save is done
+        except ProcessLookupError:
+            return  # ended by itself
+
+    def _exits(self, worker_group: WorkerGroup) -> list[RankExit]:
+        if self._pcontext is None:
+            return []
+        found = []
+        for local_rank, handler in self._handlers().items():
+            code = handler.proc.poll()
+            if code is not None:
+                found.append(RankExit(rank=worker_group.workers[local_rank].global_rank, code=code))
+        return found
+
+    def _num_running(self) -> int:
+        return sum(handler.proc.poll() is None for handler in self._handlers().values())
+
+    def _handlers(self) -> dict[int, Any]:
+        handlers: dict[int, Any] = getattr(self._pcontext, "subprocess_handlers", {})
+        return handlers
+
+    def _exit_order(self) -> list[int]:
+        return [] if self._order is None else list(self._order.ended)
+
+
+class _AttemptLogs(LogsSpecs):
+    """Each rank's output goes to logs/<attempt>/ and, as it comes, to this process's own."""
+
+    def __init__(self, job: JobSupervisor) -> None:
+        super().__init__()
+        self._job = job
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self._job.folder.path / "logs")
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        folder = self._job.folder.logs(self._job.attempt)
+        errors = self._paths(folder, envs, "error.json")
+        for local_rank, path in errors.items():
+            envs[local_rank]["TORCHELASTIC_ERROR_FILE"] = path
+        out, err = self._paths(folder, envs, "log"), self._paths(folder, envs, "err")
+        return LogsDest(stdouts=out, stderrs=err, tee_stdouts=dict(out), tee_stderrs=dict(err), error_files=errors)
+
+    @staticmethod
+    def _paths(folder: Path, envs: dict[int, dict[str, str]], suffix: str) -> dict[int, str]:
+        return {local_rank: str(folder / f"rank{env['RANK']}.{suffix}") for local_rank, env in envs.items()}
+
+
+class _NoPrefix(str):
+    """An empty prefix that torch takes for one: a false one means its default, "[rank0]:"."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def run_agent(job: JobSupervisor) -> Outcome:
+    """Run the job's attempts until it succeeds, gives up or is told to stop."""
+    plan = job.plan
+    _quieten_torch()
+    if plan.nproc > 1:
+        # As torchrun does: ranks that each use every core are slower than one thread each.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint="localhost:0",
+        run_id=f"{job.folder.name}-{uuid.uuid4().hex[:8]}",
+        min_nodes=1,
+        max_nodes=1,
+        local_addr="127.0.0.1",
+    )
+    shim = ("-I", "-S", worker.__file__, str(os.getpid()), *plan.program())
+    spec = WorkerSpec(
+        role="rank",
+        local_world_size=plan.nproc,
+        entrypoint=sys.executable,
+        args=tuple(arg.replace("$", "$$") for arg in shim),  # torch reads "$$" as "$" and "${local_rank}" as a number
+        rdzv_handler=registry.get_rendezvous_handler(parameters),
+        max_restarts=job.recovery.max_restarts,
+        monitor_interval=MONITOR_INTERVAL_S,
+        local_addr="127.0.0.1",
+    )
+    prefix = "[rank${rank}] " if plan.nproc > 1 else _NoPrefix()
+    agent = SupervisedAgent(job, spec, _AttemptLogs(job), prefix)
+    try:
+        agent.run()
+    except _Stopped as stopped:
+        return stopped.outcome
+    finally:
+        spec.rdzv_handler.shutdown()
+    return agent.outcome
+
+
+def _quieten_torch() -> None:
+    """Keep torch's own account of failures from the terminal: the supervisor says the same in one line."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)

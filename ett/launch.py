@@ -1,0 +1,306 @@
+"""`ett launch`: what the command line says becomes one checked plan, and the plan runs under a supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ett.errors import NotFound, RestartsSpent, UsageError
+from ett.job_folder import JobFolder, Lease, checked_name, ett_home, fresh_job, slug
+from ett.job_history import read_history
+from ett.launch_plan import Kind, LaunchPlan, read_plan
+from ett.recipe import resolve
+from ett.recipe_cli import site_file
+from ett.recipe_sections import JobConfig
+from ett.seams import SEAMS, load
+from ett.stop_signals import StopSignals
+from ett.supervisor import JobSupervisor, Outcome, recovery_config
+
+
+class _LaunchCommand(click.Command):
+    """Ends our flags at the first positional, and remembers whether that was `--`, which click swallows."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args and not ctx.resilient_parsing:
+            before = args[: args.index("--")]
+            _, positionals, _ = self.make_parser(ctx).parse_args(list(before))
+            ctx.meta["is_command"] = not positionals
+        return super().parse_args(ctx, args)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchFlags:
+    """The flags as given; None where the user said nothing."""
+
+    nproc: int | None = None
+    max_restarts: int | None = None
+    job: str | None = None
+    team: str | None = None
+    owner: str | None = None
+    model: str | None = None
+    chaos: tuple[str, ...] = ()
+    resume: str = "auto"
+    overrides: tuple[str, ...] = ()
+    checkpoint_interval: str | None = None
+    grace: float | None = None
+    config: Path | None = None
+
+
+@click.command(
+    cls=_LaunchCommand,
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+    options_metavar="[FLAGS]",
+)
+@click.option("--nproc", type=click.IntRange(min=1), help="Worker processes on this host (default: 1, or the recipe).")
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    help="Attempts after a failure (default: recovery.max_restarts of a recipe, else 0).",
+)
+@click.option("--job", metavar="NAME", help="Name of the job, to resume it; a fresh id where not given.")
+@click.option("--team", help="Team that the job's time is counted for.")
+@click.option("--owner", help="Who is asked about this job.")
+@click.option("--model", help="Short name of the model; job ids begin with it.")
+@click.option(
+    "--chaos", multiple=True, metavar="SPEC", help="Fail on purpose: kill:rank=1,step=120 (also exit:, hang:)."
+)
+@click.option("--resume", default="auto", show_default=True, metavar="auto|never|STEP", help="Where to begin.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the recipe.")
+@click.option("--checkpoint-interval", metavar="TEXT", help='"auto", "500 steps" or "6m" (recipes).')
+@click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="From SIGTERM to SIGKILL (default: 30).")
+@click.option("--config", type=click.Path(path_type=Path), help="Site file; else $ETT_CONFIG or $ETT_HOME/ett.toml.")
+@click.option("--dry-run", is_flag=True, help="Check everything, print the plan as JSON, start nothing.")
+@click.option("-m", "is_module", is_flag=True, help="Run a module as `python -m` does.")
+@click.argument(
+    "target", nargs=-1, type=click.UNPROCESSED, metavar="RECIPE.toml | SCRIPT ARGS… | -m MODULE ARGS… | -- CMD…"
+)
+@click.pass_context
+def command(ctx: click.Context, /, dry_run: bool, is_module: bool, target: tuple[str, ...], **given: Any) -> int:
+    """Run a recipe, a script or a command under the supervisor.
+
+    Workers start as torchrun starts them (RANK, WORLD_SIZE, MASTER_ADDR, …). A script that fails ends with its own exit
+    code, 128 + n for a signal. With --job of a job that ran before and nothing else, its kept launch runs again.
+    """
+    flags = LaunchFlags(**given)
+    _check_flags(flags)
+    plan, sections, folder = _plan(flags, target, is_module, bool(ctx.meta.get("is_command")))
+    if dry_run:
+        click.echo(json.dumps({"job": folder.name, "folder": str(folder.path), **asdict(plan)}, indent=1))
+        return 0
+    return run_job(plan, folder, sections)
+
+
+def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None) -> int:
+    """Run a job to its end under a supervisor and return the exit code of `ett launch`.
+
+    Args:
+        sections: the resolved recipe; None where there is none, or the kept one is to be used.
+    Raises: Conflict: it runs already. RestartsSpent: the restart policy gave up.
+    """
+    stop = StopSignals()
+    stop.install()
+    if not folder.exists:
+        folder.create()
+    lease = Lease(folder)
+    history = read_history(folder.events)
+    if history.status == "succeeded" and plan.resume == "auto":
+        _say(f"job {folder.name} is complete already")
+        lease.release()
+        return 0
+    plan.keep(folder, sections, os.environ)
+    _enter(plan.cwd)
+    job = JobSupervisor(plan, folder, stop)
+    try:
+        job.open(history)
+        job.say(f"job {folder.name}, attempt {job.attempt}: {' '.join([plan.target, *plan.args])}")
+        outcome = _run_attempts(job)
+        return _end(job, outcome)
+    finally:
+        job.close()
+        lease.release()
+
+
+def _run_attempts(job: JobSupervisor) -> Outcome:
+    # Lines of the workers come through here; whoever reads our pipe wants them as they come.
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(line_buffering=True)
+    from ett.elastic_agent import run_agent  # torch: a second or more, and everything was checked by now
+
+    return run_agent(job)
+
+
+def _end(job: JobSupervisor, outcome: Outcome) -> int:
+    name = job.folder.name
+    if outcome.status == "succeeded":
+        job.end_job("succeeded")
+        job.say(
+            f"job {name} succeeded after {job.attempt} attempt(s)   ·   `ett report {name}` shows where the time went"
+        )
+        return 0
+    if outcome.status == "preempted":
+        return _end_preempted(job, outcome)
+    job.end_job("failed")
+    assert outcome.failure is not None and outcome.decision is not None
+    at = f"; its last lines: {outcome.log_tail}" if outcome.log_tail else ""
+    if job.recovery.max_restarts > 0:
+        raise RestartsSpent(
+            f"job {name}: {outcome.failure} in attempt {job.attempt}; no restart: {outcome.decision.why}{at}",
+            expected=f"the program's own exit code was {outcome.failure.exit_code}",
+            do=f"mend the cause, then `ett launch --job {name}` resumes from the newest checkpoint",
+        )
+    job.say(f"job {name} failed: {outcome.failure}{at}")
+    return outcome.failure.exit_code
+
+
+def _end_preempted(job: JobSupervisor, outcome: Outcome) -> int:
+    name = job.folder.name
+    resume = f"`ett launch --job {name}` resumes it"
+    if outcome.failure is not None:
+        job.say(f"job {name} was stopped, and {outcome.failure} while stopping   ·   {resume}")
+        return outcome.failure.exit_code
+    job.say(f"job {name} was stopped   ·   {resume}")
+    return 143
+
+
+def _check_flags(flags: LaunchFlags) -> None:
+    load(SEAMS["fault_plan"]).parse(flags.chaos)
+    if flags.resume not in ("auto", "never") and not flags.resume.isdecimal():
+        raise UsageError(f"--resume {flags.resume!r}", expected="auto, never or the number of a step")
+    if flags.job is not None:
+        checked_name(flags.job)
+
+
+def _plan(
+    flags: LaunchFlags, target: tuple[str, ...], is_module: bool, is_command: bool
+) -> tuple[LaunchPlan, dict[str, Any] | None, JobFolder]:
+    home = ett_home(os.environ)
+    sections: dict[str, Any] | None = None
+    if target:
+        kind = _kind(target[0], is_module, is_command)
+        if kind == "recipe":
+            plan, sections = _recipe_plan(flags, target)
+        else:
+            plan = _script_plan(flags, kind, target)
+    else:
+        plan = _kept_plan(flags, home)
+    folder = JobFolder(home / "jobs" / flags.job) if flags.job else fresh_job(home, plan.model)
+    return replace(plan, resume=flags.resume, chaos=flags.chaos), sections, folder
+
+
+def _kind(first: str, is_module: bool, is_command: bool) -> Kind:
+    if is_command:
+        return "command"
+    if is_module:
+        return "module"
+    if first.endswith(".toml"):
+        return "recipe"
+    if not Path(first).is_file():
+        raise NotFound(
+            f"script {first} does not exist",
+            do="check the path; a program that is no Python script goes after `--`, a module after `-m`",
+        )
+    return "script"
+
+
+def _recipe_plan(flags: LaunchFlags, target: tuple[str, ...]) -> tuple[LaunchPlan, dict[str, Any]]:
+    if len(target) > 1:
+        raise UsageError(
+            f"{target[1]!r} after the recipe", expected="flags before the recipe, values as --set section.key=value"
+        )
+    given = {
+        "job.team": flags.team,
+        "job.owner": flags.owner,
+        "job.model": flags.model,
+        "launch.nproc": flags.nproc,
+        "recovery.max_restarts": flags.max_restarts,
+        "recovery.grace_s": flags.grace,
+        "checkpoint.interval": flags.checkpoint_interval,
+    }
+    overrides = [*flags.overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    recipe = resolve(target[0], overrides, environ=os.environ, site=site_file(flags.config))
+    job = recipe.sections["job"]
+    plan = LaunchPlan(
+        kind="recipe",
+        target=str(Path(target[0]).absolute()),
+        cwd=os.getcwd(),
+        nproc=recipe.sections["launch"]["nproc"],
+        model=job["model"],
+        team=job["team"],
+        owner=job["owner"],
+        recovery=recipe.sections["recovery"],
+        config_hash=recipe.hash,
+    )
+    return plan, recipe.sections
+
+
+def _script_plan(flags: LaunchFlags, kind: Kind, target: tuple[str, ...]) -> LaunchPlan:
+    for flag, value in (("--set", flags.overrides), ("--checkpoint-interval", flags.checkpoint_interval)):
+        if value:
+            raise UsageError(f"{flag} without a recipe", expected="a script takes its own arguments, after its name")
+    job = JobConfig(model=flags.model or slug(Path(target[0]).stem), team=flags.team or "", owner=flags.owner or "")
+    return LaunchPlan(
+        kind=kind,
+        target=target[0],
+        args=target[1:],
+        cwd=os.getcwd(),
+        nproc=flags.nproc or 1,
+        model=job.model,
+        team=job.team,
+        owner=job.owner,
+        recovery=_recovery(flags, {"max_restarts": 0}),
+    )
+
+
+def _kept_plan(flags: LaunchFlags, home: Path) -> LaunchPlan:
+    """The kept launch of --job; flags that change how it runs win over what was kept."""
+    if not flags.job:
+        raise UsageError(
+            "nothing to launch", expected="RECIPE.toml, a script, -m module, -- CMD, or --job of a known job"
+        )
+    folder = JobFolder(home / "jobs" / flags.job)
+    if not folder.exists:
+        raise NotFound(
+            f"there is no job {flags.job!r} under {home / 'jobs'}",
+            do="`ett ls` lists jobs; to make this one, say what to run",
+        )
+    if flags.overrides or flags.checkpoint_interval:
+        raise UsageError(
+            "--set or --checkpoint-interval with a kept launch",
+            expected="the recipe as well, which is then resolved anew",
+            do=f"ett launch --job {flags.job} … RECIPE.toml",
+        )
+    kept = read_plan(folder)
+    plan = replace(
+        kept,
+        nproc=flags.nproc or kept.nproc,
+        team=flags.team or kept.team,
+        owner=flags.owner or kept.owner,
+        model=flags.model or kept.model,
+    )
+    JobConfig(model=plan.model, team=plan.team, owner=plan.owner)
+    return replace(plan, recovery=_recovery(flags, plan.recovery))
+
+
+def _recovery(flags: LaunchFlags, base: dict[str, Any]) -> dict[str, Any]:
+    given = {"max_restarts": flags.max_restarts, "grace_s": flags.grace}
+    section = recovery_config()(**base | {key: value for key, value in given.items() if value is not None})
+    return asdict(section)
+
+
+def _enter(cwd: str) -> None:
+    try:
+        os.chdir(cwd)
+    except FileNotFoundError as err:
+        raise NotFound(f"the launch's working folder {cwd} is gone", do="make it again, or launch anew") from err
+
+
+def _say(text: str) -> None:
+    click.echo(f"ett: {text}", err=True)

@@ -1,0 +1,97 @@
+"""What is launched: checked, kept in the job's folder (launch.json), and read back to launch it again."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+from ett.errors import NotFound
+from ett.job_folder import JobFolder, read_json, write_json
+from ett.seams import SEAMS
+
+Kind = Literal["recipe", "script", "module", "command"]
+SCHEMA = "ett.launch/v1"
+# Kept for whoever has to find out why a job behaved as it did; everything else of the environment stays out.
+ENVIRONMENT_KEPT = re.compile(
+    r"(OMP|MKL|CUDA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH)_[A-Z0-9_]+|PYTHONPATH|PYTHONHASHSEED|LD_LIBRARY_PATH"
+    r"|VIRTUAL_ENV|ETT_HOME|ETT_CONFIG|SLURM_JOB_ID|LANG"
+)
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|AUTH|_KEY|APIKEY|SIGNATURE")
+_VERSIONS = ("ett", "torch", "numpy")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchPlan:
+    """One command, how many processes run it, and how it comes back."""
+
+    kind: Kind
+    target: str  # the recipe's path, the script's path, the module's name or the program
+    args: tuple[str, ...] = ()
+    cwd: str
+    nproc: int = 1
+    model: str = "job"
+    team: str = ""
+    owner: str = ""
+    recovery: dict[str, Any] = field(default_factory=dict)  # the [recovery] section, every key
+    config_hash: str = ""  # of the resolved recipe
+    resume: str = "auto"  # auto, never or a step: of this launch only, never kept
+    chaos: tuple[str, ...] = ()  # likewise
+
+    def program(self) -> list[str]:
+        """Return the argument vector of each worker."""
+        python = [sys.executable, "-u"]  # unbuffered: the last lines before a crash must reach the log
+        if self.kind == "command":
+            return [self.target, *self.args]
+        if self.kind == "recipe":
+            return [*python, "-m", SEAMS["recipe_main"]]
+        return [*python, *(["-m"] if self.kind == "module" else []), self.target, *self.args]
+
+    def keep(self, folder: JobFolder, sections: Mapping[str, Any] | None, environ: Mapping[str, str]) -> None:
+        """Write launch.json, and recipe.json where there is a recipe."""
+        kept = asdict(replace(self, resume="auto", chaos=()))
+        kept |= {
+            "schema": SCHEMA,
+            "argv": sys.argv,
+            "launched": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "versions": versions(),
+            "environment": kept_environment(environ),
+        }
+        if sections is not None:
+            write_json(folder.recipe_file, sections)
+        write_json(folder.launch_file, kept, mode=0o600)  # a command line may hold what is nobody's business
+
+
+def read_plan(folder: JobFolder) -> LaunchPlan:
+    """Return the kept launch of a job. Raises: NotFound: nothing was kept."""
+    kept = read_json(folder.launch_file)
+    if kept.get("schema") != SCHEMA:
+        raise NotFound(
+            f"job {folder.name} has no kept launch ({folder.launch_file})",
+            do=f"give the command again: `ett launch --job {folder.name} RECIPE.toml`",
+        )
+    names = set(LaunchPlan.__dataclass_fields__)
+    known = {key: value for key, value in kept.items() if key in names}
+    return LaunchPlan(**known | {"args": tuple(kept["args"]), "chaos": ()})
+
+
+def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that may be written down."""
+    kept = {name: environ[name] for name in sorted(environ) if ENVIRONMENT_KEPT.fullmatch(name)}
+    return {name: value for name, value in kept.items() if not _SECRET.search(name)}
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "kernel": os.uname().release}
+    for name in _VERSIONS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

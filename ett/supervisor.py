@@ -1,0 +1,199 @@
+"""The supervisor of one job: records its life, asks the restart policy, and keeps no truth that the log does not hold.
+
+TorchElastic starts and watches the processes (`ett/elastic_agent.py`); what it reports is written down here. Killed
+and started again, `run_job` replays the log, proves that the old processes are gone, and goes on with the next attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ett import guardian
+from ett.clock import Clock, SystemClock
+from ett.event_log import EventWriter
+from ett.failure import RankExit, classify, first_failure, keep_tail, last_lines, signature
+from ett.job_folder import JobFolder
+from ett.job_history import JobHistory, read_history
+from ett.launch_plan import LaunchPlan, versions
+from ett.process_identity import ProcessIdentity
+from ett.restart import RecoverySettings, RestartDecision, RestartPolicy
+from ett.seams import SEAMS, load
+from ett.section import build_section
+from ett.stop_signals import StopSignals
+from ett.worker_sessions import GuardianPipe, end_old_workers
+
+POLICY_VERSION = 1
+HEARTBEAT_INTERVAL_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a launch ended."""
+
+    status: Literal["succeeded", "failed", "preempted"]
+    failure: RankExit | None = None  # of the first failing rank of the last attempt
+    decision: RestartDecision | None = None  # that ended the restarts
+    log_tail: str = ""  # path of its last lines
+
+
+class JobSupervisor:
+    """Writes the supervisor's records of one job; the holder of the job's lease has exactly one."""
+
+    def __init__(self, plan: LaunchPlan, folder: JobFolder, stop: StopSignals, clock: Clock | None = None) -> None:
+        self.plan, self.folder, self.stop = plan, folder, stop
+        self._clock = clock or SystemClock()
+        self.recovery: RecoverySettings = build_section(recovery_config(), plan.recovery, "recovery")
+        self._policy: RestartPolicy = load(SEAMS["restart_policy"])
+        self._writer = EventWriter(folder.events / "0", "sup", {"job": folder.name}, clock=clock, wait_s=None)
+        self._guardian = GuardianPipe()
+        self._last_beat_s = time.monotonic()
+        self._workers: dict[int, ProcessIdentity] = {}
+        self._is_prepared = False
+        self.attempt = self.first_attempt = 0
+
+    def open(self, history: JobHistory) -> None:
+        """Write down that the job is here, and how attempts ended that no supervisor saw the end of.
+
+        Raises: Conflict: a process of an earlier attempt cannot be ended.
+        """
+        if not history.is_submitted:
+            plan = self.plan
+            self._emit(
+                "job_submitted",
+                att=0,
+                team=plan.team,
+                owner=plan.owner,
+                model=plan.model,
+                config_hash=plan.config_hash,
+                versions=versions(),
+            )
+        for number in history.open_attempts:
+            end_old_workers(self.folder, number)
+            self._emit("attempt_ended", att=number, reason="failed", inferred=True, **{"class": "unknown"})
+        self.attempt = history.last_attempt
+        self.prepare_attempt()
+        self.first_attempt = self.attempt
+
+    def prepare_attempt(self) -> None:
+        """Take the next attempt's number; what follows until its start is provision, not waiting."""
+        self.attempt = self.folder.take_attempt(at_least=self.attempt + 1)
+        self._is_prepared = True
+        self._emit("allocated", att=self.attempt, nodes=1)
+
+    def begin_attempt(self, environ: dict[str, str] | os._Environ[str]) -> None:
+        """Write down the attempt before its processes exist, and put into `environ` what they must know."""
+        if not self._is_prepared:
+            self.prepare_attempt()
+        self._is_prepared = False
+        self.folder.logs(self.attempt).mkdir(parents=True, exist_ok=True)
+        world = self.plan.nproc
+        self._emit("attempt_started", att=self.attempt, nodes=1, world=world, policy_version=POLICY_VERSION)
+        environ.update(self._worker_environment())
+
+    def watch(self, pids: Mapping[int, int]) -> None:
+        """Take note of the attempt's processes, by rank, once they run."""
+        self._workers = {rank: ProcessIdentity.of(pid) for rank, pid in pids.items()}
+        self._guardian.watch(self._workers.values())
+        self.folder.write_workers(self.attempt, self._workers)
+
+    def end_children(self) -> None:
+        """End what the attempt's workers left running."""
+        guardian.kill_sessions({identity.pid: identity.start_ticks for identity in self._workers.values()})
+        self._guardian.forget()
+
+    def complete_attempt(self) -> None:
+        self._emit("attempt_ended", att=self.attempt, reason="completed", exit_code=0)
+        self._workers = {}
+
+    def fail_attempt(self, exits: Sequence[RankExit], order: Sequence[int]) -> Outcome:
+        """Write down how the attempt failed and what follows; `decision.restart` says whether another one does."""
+        gone = first_failure(exits, order)
+        logs = self.folder.logs(self.attempt)
+        lines = last_lines(logs / f"rank{gone.rank}.err", logs / f"rank{gone.rank}.log")
+        tail = keep_tail(logs, lines) if lines else ""
+        self._emit_end("failed", gone, signature=signature(gone, lines), log_tail=f"logs/{self.attempt}/{tail}")
+        history = read_history(self.folder.events)
+        decision = self._policy(history.since(self.first_attempt), self.recovery)
+        self._emit(
+            "restart_decision",
+            att=self.attempt,
+            restart=decision.restart,
+            delay_s=round(decision.delay_s, 3),
+            rule=decision.rule,
+            why=decision.why,
+        )
+        return Outcome(status="failed", failure=gone, decision=decision, log_tail=str(logs / tail) if tail else "")
+
+    def preempt_attempt(self, exits: Sequence[RankExit], order: Sequence[int]) -> Outcome:
+        """Write down that the attempt was told to stop and did."""
+        failed = [gone for gone in exits if gone.exit_code not in (0, 128 + signal.SIGTERM)]
+        gone = first_failure(failed, order) if failed else None
+        self._emit_end("preempted", gone)
+        return Outcome(status="preempted", failure=gone)
+
+    def notice_preemption(self, signum: int) -> None:
+        self._emit("preempt_notice", att=self.attempt, signal=signum, grace_s=self.recovery.grace_s)
+
+    def end_job(self, status: Literal["succeeded", "failed", "cancelled"]) -> None:
+        self._emit("job_ended", att=0, status=status)
+
+    def beat(self) -> None:
+        """Write heartbeats when due: one for each live rank, or the supervisor's own between attempts."""
+        now_s = time.monotonic()
+        if now_s - self._last_beat_s < HEARTBEAT_INTERVAL_S:
+            return
+        self._last_beat_s = now_s
+        for rank, identity in self._workers.items():
+            if identity.is_alive:
+                self._emit("heartbeat", att=self.attempt, rank=rank, worker_pid=identity.pid)
+        if not self._workers:
+            self._emit("heartbeat", att=0, dropped=self._writer.dropped)
+
+    def close(self) -> None:
+        """End every process that a worker left behind, and the guardian."""
+        self._guardian.close()
+        self._writer.close()
+
+    def say(self, text: str) -> None:
+        sys.stderr.write(f"ett: {text}\n")
+        sys.stderr.flush()
+
+    def _worker_environment(self) -> dict[str, str]:
+        history = read_history(self.folder.events)
+        has_committed = any(number >= self.first_attempt for number in history.committed_attempts)
+        chaos = str(load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt or self.attempt))
+        return {
+            "ETT_JOB": self.folder.name,
+            "ETT_ATTEMPT": str(self.attempt),
+            "ETT_JOB_DIR": str(self.folder.path),
+            "ETT_TEAM": self.plan.team,
+            "ETT_OWNER": self.plan.owner,
+            "ETT_GRACE_S": str(self.recovery.grace_s),
+            "ETT_CHAOS": chaos,
+            # A chosen step is where this launch begins; what it commits itself comes after it.
+            "ETT_RESUME": "auto" if has_committed else self.plan.resume,
+            "ETT_PARENT_WALL_NS": str(self._clock.wall_ns()),
+        }
+
+    def _emit_end(self, reason: str, gone: RankExit | None, **fields: Any) -> None:
+        if gone is not None:
+            fields |= {"exit_code": gone.exit_code, "signal": gone.signal, "first_failing_rank": gone.rank}
+            fields["class"] = classify(gone)
+        self._emit("attempt_ended", att=self.attempt, reason=reason, **fields)
+        self._workers = {}
+
+    def _emit(self, ev: str, *, att: int, **fields: Any) -> None:
+        self._writer.emit(ev, att=att, **{key: value for key, value in fields.items() if value is not None})
+
+
+def recovery_config() -> type[Any]:
+    """Return the dataclass of the [recovery] section."""
+    sections: dict[str, str] = load(SEAMS["recipe_sections"])
+    config: type[Any] = load(sections["recovery"])
+    return config
