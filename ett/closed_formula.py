@@ -10,9 +10,11 @@ from ett.interruptions import Interruption
 from ett.interval_set import Interval, length, overlaps, union
 from ett.rank_timeline import Piece
 
-# What may separate the formula from the partition; any other time outside its intervals is a fault that it cannot see.
-_SEEN_BY_NO_INTERVAL = ("shutdown", "compilation", "effective")
+# What may separate the formula from the partition; any other time outside its intervals is one that
+# it cannot see, a hang for instance.
+_OVERHEAD = ("shutdown", "compilation", "effective")
 _FAILURES_OWN = ("replay", "in_flight")
+_KNOWN_WAITS = ("suspended", "job_end")  # scheduling that follows no interruption
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,4 +90,4 @@ def _is_new_data(piece: Piece) -> bool:
 def _is_explained(piece: Piece) -> bool:
     if piece.component == "wasted":
         return piece.reason not in _FAILURES_OWN
-    return piece.component in _SEEN_BY_NO_INTERVAL
+    return piece.component in _OVERHEAD or piece.reason in _KNOWN_WAITS

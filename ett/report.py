@@ -15,6 +15,8 @@ from ett.interruptions import FailureClass, Interruption, Kind
 from ett.interval_set import Interval, length, measure, without
 from ett.rank_timeline import Piece
 
+# A running job's step in progress is always outside: only a share that matters is worth a line.
+WORTH_A_WARNING = 0.01
 WASTED_BY_FAILURE = ("wasted.replay", "wasted.in_flight", "wasted.unsaved_tail")
 
 
@@ -73,7 +75,8 @@ def build_report(account: JobAccount, window: Interval | None = None, exclude: I
     warnings = account.problems.warnings()
     if formula.unexplained_ns:
         flags.add("closed_formula_residual")
-        warnings.append(f"{formula.unexplained_ns / NS:.3f} s lost outside every start and recovery: a hang?")
+        if formula.unexplained_ns > formula.total_ns * WORTH_A_WARNING:
+            warnings.append(f"{formula.unexplained_ns / NS:.1f} s lost outside every start and recovery: a hang?")
     return Report(
         job=account.job,
         state=account.window.state,
