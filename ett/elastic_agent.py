@@ -68,6 +68,7 @@ class SupervisedAgent(LocalElasticAgent):
             result = super()._monitor_workers(worker_group)
             if result.state.name == "SUCCEEDED":
                 self._job.complete_attempt()
+                self.outcome = Outcome(status="succeeded")
             return result
         if all(gone.code == PREEMPTED_CODE for gone in failed):
             # The ranks were told by somebody else, agreed on a step and saved: that is no failure.

@@ -1,9 +1,9 @@
 """Ends a job's workers when their supervisor is gone: a tiny process that waits for the end of a pipe.
 
-Run as `python -I -S guardian.py`, its stdin the read end of a pipe that only the supervisor holds open. Lines on it:
-`watch PID START_TICKS` for each worker, `forget` when the supervisor has ended them itself. At the end of file every
-process of the watched workers' sessions is killed. The kernel's parent-death signal (`ett/worker.py`) ends the workers
-themselves; this ends their children too.
+Run as `python -I -S guardian.py JOB_DIR`, its stdin the read end of a pipe that only the supervisor holds open. Lines
+on it: `watch ATTEMPT PID START_TICKS` for each worker, `forget` when the supervisor has ended them itself. At the end
+of file every process of the watched attempts is killed. The kernel's parent-death signal (`ett/worker.py`) ends the
+workers themselves; this ends their children too, also those that left the worker's session.
 """
 
 import os
@@ -12,6 +12,63 @@ import sys
 import time
 
 KILL_ROUNDS, ROUND_S = 40, 0.05
+
+
+class Watched:
+    """Processes of some attempts of one job: the sessions that their workers lead, and whoever carries their names.
+
+    Args:
+        job_dir: as in the workers' environment.
+    """
+
+    def __init__(self, job_dir: str) -> None:
+        self._job_marker = b"ETT_JOB_DIR=" + os.fsencode(job_dir)
+        self._attempt_markers: set[bytes] = set()
+        self._workers: dict[int, int] = {}  # start ticks by pid
+
+    def add(self, attempt: int, pid: int, start_ticks: int) -> None:
+        self._attempt_markers.add(b"ETT_ATTEMPT=%d" % attempt)
+        self._workers[pid] = start_ticks
+
+    def clear(self) -> None:
+        self._attempt_markers.clear()
+        self._workers.clear()
+
+    def alive(self) -> list[int]:
+        """Return the pids of those that run; zombies do not."""
+        if not self._workers:
+            return []
+        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        return [pid for pid in pids if pid != os.getpid() and self._is_member(pid)]
+
+    def kill(self) -> list[int]:
+        """SIGKILL all of them until none is left, for 2 s at most; return those that are."""
+        for _ in range(KILL_ROUNDS):
+            pids = self.alive()
+            if not pids:
+                return []
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    continue  # it ended by itself meanwhile
+            time.sleep(ROUND_S)
+        return self.alive()
+
+    def _is_member(self, pid: int) -> bool:
+        found = stat_fields(pid)
+        if found is None:
+            return False
+        session, start_ticks = found
+        # A process older than the worker belongs to an earlier life of that pid.
+        if session in self._workers and start_ticks >= self._workers[session]:
+            return True
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                environ = set(file.read().split(b"\0"))
+        except OSError:
+            return False  # gone, or somebody else's
+        return self._job_marker in environ and not self._attempt_markers.isdisjoint(environ)
 
 
 def stat_fields(pid: int) -> tuple[int, int] | None:
@@ -25,49 +82,17 @@ def stat_fields(pid: int) -> tuple[int, int] | None:
     return None if fields[0] in (b"Z", b"X") else (int(fields[3]), int(fields[19]))
 
 
-def session_members(workers: dict[int, int]) -> list[int]:
-    """Return the live processes of the workers' sessions; a worker leads the session of its own pid.
-
-    Args:
-        workers: start ticks by pid. A process that is older than the worker belongs to an earlier life of that pid.
-    """
-    members = []
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
-        found = stat_fields(int(name))
-        if found is not None and found[0] in workers and found[1] >= workers[found[0]]:
-            members.append(int(name))
-    return [pid for pid in members if pid != os.getpid()]
-
-
-def kill_sessions(workers: dict[int, int]) -> list[int]:
-    """SIGKILL every process of the workers' sessions until none is left, for 2 s at most; return those that are."""
-    for _ in range(KILL_ROUNDS):
-        members = session_members(workers)
-        if not members:
-            return []
-        for pid in members:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue  # it ended by itself meanwhile
-        time.sleep(ROUND_S)
-    return session_members(workers)
-
-
 def main() -> None:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
-    workers: dict[int, int] = {}
+    watched = Watched(sys.argv[1])
     for line in sys.stdin:
         verb, *numbers = line.split()
         if verb == "watch":
-            workers[int(numbers[0])] = int(numbers[1])
+            watched.add(int(numbers[0]), int(numbers[1]), int(numbers[2]))
         elif verb == "forget":
-            workers.clear()
-    if workers:
-        kill_sessions(workers)
+            watched.clear()
+    watched.kill()
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ def _end_preempted(job: JobSupervisor, outcome: Outcome) -> int:
         job.say(f"job {name} was stopped, and {outcome.failure} while stopping   ·   {resume}")
         return outcome.failure.exit_code
     job.say(f"job {name} was stopped   ·   {resume}")
-    return 143
+    return 130 if job.stop.is_urgent else 143
 
 
 def _check_flags(flags: LaunchFlags) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ett import guardian
 from ett.clock import Clock, SystemClock
 from ett.event_log import EventWriter
 from ett.failure import RankExit, classify, first_failure, keep_tail, last_lines, signature
@@ -51,7 +50,7 @@ class JobSupervisor:
         self.recovery: RecoverySettings = build_section(recovery_config(), plan.recovery, "recovery")
         self._policy: RestartPolicy = load(SEAMS["restart_policy"])
         self._writer = EventWriter(folder.events / "0", "sup", {"job": folder.name}, clock=clock, wait_s=None)
-        self._guardian = GuardianPipe()
+        self._guardian = GuardianPipe(folder)
         self._last_beat_s = time.monotonic()
         self._workers: dict[int, ProcessIdentity] = {}
         self._is_prepared = False
@@ -99,13 +98,12 @@ class JobSupervisor:
     def watch(self, pids: Mapping[int, int]) -> None:
         """Take note of the attempt's processes, by rank, once they run."""
         self._workers = {rank: ProcessIdentity.of(pid) for rank, pid in pids.items()}
-        self._guardian.watch(self._workers.values())
+        self._guardian.watch(self.attempt, self._workers.values())
         self.folder.write_workers(self.attempt, self._workers)
 
     def end_children(self) -> None:
         """End what the attempt's workers left running."""
-        guardian.kill_sessions({identity.pid: identity.start_ticks for identity in self._workers.values()})
-        self._guardian.forget()
+        self._guardian.end_all()
 
     def complete_attempt(self) -> None:
         self._emit("attempt_ended", att=self.attempt, reason="completed", exit_code=0)

@@ -1,7 +1,4 @@
-"""No process outlives its supervisor or its attempt: the guardian's other end, and the proof for a new supervisor.
-
-A worker leads a session of its own, so its children are found by the session even after it is gone.
-"""
+"""No process outlives its supervisor or its attempt: the guardian's other end, and the proof for a new supervisor."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from typing import IO
 from ett import guardian
 from ett.clock import boot_id
 from ett.errors import Conflict
+from ett.guardian import Watched
 from ett.job_folder import JobFolder
 from ett.process_identity import ProcessIdentity
 
@@ -23,13 +21,13 @@ OLD_WORKERS_WAIT_S = 2.5  # workers end by themselves within 2 s of their superv
 
 
 class GuardianPipe:
-    """The supervisor's end of its guardian; this process ends first, the guardian sees the end of the pipe."""
+    """The supervisor's end of its guardian; when this process ends, the guardian sees the end of the pipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: JobFolder) -> None:
+        self._watched = Watched(str(folder.path))
         read_fd, write_fd = os.pipe()
-        command = [sys.executable, "-I", "-S", guardian.__file__]
         self._process = subprocess.Popen(
-            command,
+            [sys.executable, "-I", "-S", guardian.__file__, str(folder.path)],
             stdin=read_fd,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -39,41 +37,42 @@ class GuardianPipe:
         os.close(read_fd)
         self._pipe: IO[str] = os.fdopen(write_fd, "w", buffering=1)
 
-    def watch(self, workers: Iterable[ProcessIdentity]) -> None:
+    def watch(self, attempt: int, workers: Iterable[ProcessIdentity]) -> None:
         for identity in workers:
-            self._tell(f"watch {identity.pid} {identity.start_ticks}\n")
+            self._watched.add(attempt, identity.pid, identity.start_ticks)
+            self._tell(f"watch {attempt} {identity.pid} {identity.start_ticks}\n")
 
-    def forget(self) -> None:
+    def end_all(self) -> None:
+        """Kill what still runs of the watched attempts, now."""
+        self._watched.kill()
+        self._watched.clear()
         self._tell("forget\n")
 
     def close(self) -> None:
-        """Let it end what still runs, and wait for it."""
+        """Let the guardian end what still runs, and wait for it."""
         with contextlib.suppress(BrokenPipeError):
             self._pipe.close()
         self._process.wait()
 
     def _tell(self, line: str) -> None:
-        try:
+        # Somebody may have killed it: the parent-death signal still ends the workers themselves.
+        with contextlib.suppress(BrokenPipeError):
             self._pipe.write(line)
-        except BrokenPipeError:
-            return  # somebody killed it: the parent-death signal still ends the workers themselves
 
 
 def end_old_workers(folder: JobFolder, attempt: int) -> None:
     """Return when no process of that attempt runs on this boot any more. Raises: Conflict: one cannot be ended."""
-    workers = folder.read_workers(attempt)
+    watched = Watched(str(folder.path))
+    for identity in folder.read_workers(attempt).values():
+        if identity.boot == boot_id():
+            watched.add(attempt, identity.pid, identity.start_ticks)
     deadline_s = time.monotonic() + OLD_WORKERS_WAIT_S
-    old = {identity.pid: identity.start_ticks for identity in workers.values() if _is_of_this_boot(identity)}
-    while old and guardian.session_members(old) and time.monotonic() < deadline_s:
+    while watched.alive() and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    if old and (left := guardian.kill_sessions(old)):
+    if left := watched.kill():
         raise Conflict(
             f"job {folder.name}: processes {left} of attempt {attempt} still run and cannot be killed",
             expected="no process of an earlier attempt, or two would write one set of checkpoints",
             do="they hang in the kernel: free the device or restart the host, then launch again",
             code="L009",
         )
-
-
-def _is_of_this_boot(identity: ProcessIdentity) -> bool:
-    return identity.boot == boot_id()
