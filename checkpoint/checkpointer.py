@@ -131,25 +131,26 @@ class Checkpointer:
         if self._epoch is None:
             self._epoch = self._open_unrestored()
         began_ns = self._place.clock.mono_ns()
+        is_first = self._place.ranks.rank == 0
         with self._place.run.span("ckpt_save"):
             commit = save_full(self._place, self._state, self._epoch, step, cursor)
+            if is_first:
+                self._say_committed(commit)
+                retire(self._place.store, self._config.keep_last)
         self._epoch = self._epoch.after(commit.seq)
         self._failed_in_a_row = 0
         stall_s = (self._place.clock.mono_ns() - began_ns) / 1e9
         self._due.saved(stall_s)
-        if self._place.ranks.rank == 0:
-            self._announce(commit, stall_s)
-            retire(self._place.store, self._config.keep_last)
+        if is_first and stall_s > self._config.stall_budget_s:
+            self._say_over_budget(commit, stall_s)
         return commit
 
     def close(self) -> None:
         """Give up the process group; no call is possible afterwards."""
         self._place.ranks.close()
 
-    def _announce(self, commit: Commit, stall_s: float) -> None:
-        assert commit.dense is not None
-        run = self._place.run
-        run.committed(
+    def _say_committed(self, commit: Commit) -> None:
+        self._place.run.committed(
             commit.step,
             commit.cursor,
             self._place.store.uri,
@@ -158,14 +159,13 @@ class Checkpointer:
             digest=commit.digest,
             tier="local",
         )
-        if stall_s > self._config.stall_budget_s:
-            log.warning(
-                "the save at step %d held training for %.2f s, budget %.2f s",
-                commit.step,
-                stall_s,
-                self._config.stall_budget_s,
-            )
-            run.emit("ckpt_detail", id=commit.ckpt_uuid, step=commit.step, stall_s=stall_s, over_budget=True)
+
+    def _say_over_budget(self, commit: Commit, stall_s: float) -> None:
+        budget_s = self._config.stall_budget_s
+        log.warning("the save at step %d held training for %.2f s, budget %.2f s", commit.step, stall_s, budget_s)
+        self._place.run.emit(
+            "ckpt_detail", id=commit.ckpt_uuid, step=commit.step, stall_s=round(stall_s, 6), over_budget=True
+        )
 
     def _open(self, restored: Commit | None) -> Epoch:
         def open_on_rank_zero() -> dict[str, int]:

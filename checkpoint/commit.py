@@ -136,6 +136,7 @@ class Commit:
         return seal(
             {
                 "format": "rckpt",
+                "document": "commit",
                 "major": MAJOR,
                 "minor": MINOR,
                 "min_reader": f"{MAJOR}.0",
@@ -175,7 +176,7 @@ def parse_commit(data: bytes, name: str) -> Commit:
         ConfigError: a version or feature that this ett does not know.
     """
     fields = unseal(data)
-    if fields is None or fields.get("format") != "rckpt":
+    if fields is None or fields.get("document") != "commit":
         raise CorruptState(f"{name} does not match its checksum", do="restore another commit")
     unknown = sorted(set(fields["features_required"]) - set(FEATURES_REQUIRED))
     if fields["major"] != MAJOR or unknown:

@@ -96,7 +96,13 @@ def line_of_history(known: dict[int, Commit]) -> list[Commit]:
 
 def write_format(store: Store) -> None:
     """Create FORMAT.json, once per folder."""
-    fields: dict[str, Any] = {"format": "rckpt", "major": MAJOR, "minor": MINOR, "store_id": uuid.uuid4().hex}
+    fields: dict[str, Any] = {
+        "format": "rckpt",
+        "document": "folder",
+        "major": MAJOR,
+        "minor": MINOR,
+        "store_id": uuid.uuid4().hex,
+    }
     try:
         store.create(FORMAT_NAME, seal(fields))
     except FileExistsError:
@@ -112,7 +118,7 @@ def check_format(store: Store) -> bool:
         fields = unseal(store.read(FORMAT_NAME))
     except FileNotFoundError:
         fields = None
-    if fields is None:
+    if fields is None or fields.get("document") != "folder":
         log.warning("%s under %s is missing or damaged; going by the commits' own format", FORMAT_NAME, store.uri)
         return False
     if fields.get("format") != "rckpt" or fields.get("major") != MAJOR:

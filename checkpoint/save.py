@@ -105,7 +105,9 @@ def _write_part(place: SavePlace, state: TrainingState, plan: Json, written: lis
     place.run.at("ckpt_after_shard_write", plan["step"])
     part: Json = {"tables": tables, "dense": dense.as_json() if dense else None}
     name = f"m/{plan['ckpt_uuid']}/w{rank:05d}.json"
-    fragment = seal({"ckpt_uuid": plan["ckpt_uuid"], "writer": rank, "rng": rng_state(), **part})
+    fragment = seal(
+        {"document": "fragment", "ckpt_uuid": plan["ckpt_uuid"], "writer": rank, "rng": rng_state(), **part}
+    )
     place.store.create(name, fragment)
     written.append(name)
     stored = StoredFile(path=name, bytes=len(fragment), xxh3_128=xxhash.xxh3_128_hexdigest(fragment))

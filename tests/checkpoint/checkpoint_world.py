@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ett.checkpoint import CheckpointConfig, Checkpointer, StateSpec, TableRows
+from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.store import Store
+from ett.clock import Clock
 
 T = TypeVar("T")
 
@@ -172,7 +175,9 @@ class ThreadRanks:
 class Rank:
     """One rank's process: model, optimizer, loader, checkpointer."""
 
-    def __init__(self, uri: Path, ranks: ThreadRanks, **config: Any) -> None:
+    def __init__(
+        self, uri: Path, ranks: ThreadRanks, store: Store | None = None, clock: Clock | None = None, **config: Any
+    ) -> None:
         self.rank = ranks.rank
         self.model = Model(ranks.rank, ranks.world_size)
         dense = [p for p in self.model.parameters() if p.dtype != torch.float64]
@@ -185,6 +190,8 @@ class Rank:
             loader=self.loader,
             run=self.run,
             ranks=ranks,
+            store=store,
+            clock=clock,
         )
 
     def fill(self, seed: int) -> None:
@@ -301,3 +308,60 @@ def reseed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)
+
+
+class Killed(BaseException):
+    """The process dies here: nothing of it runs any more, not even what would tidy up."""
+
+
+class FaultStore(LocalStore):
+    """A local store whose `fail_at`-th operation (from 1) fails with `error`; after a Killed, all do.
+
+    A write that fails leaves half of its bytes.
+    """
+
+    def __init__(self, root: Path, fail_at: int, error: BaseException, *, stays: bool = False) -> None:
+        super().__init__(root)
+        self.fail_at, self.error, self.stays = fail_at, error, stays
+        self.num_operations = 0
+        self._lock = threading.Lock()
+
+    def operate(self) -> None:
+        with self._lock:
+            self.num_operations += 1
+            number = self.num_operations
+        goes_on = self.stays or isinstance(self.error, Killed)
+        if number == self.fail_at or (goes_on and number > self.fail_at):
+            raise self.error
+
+    @contextmanager
+    def create_stream(self, name: str) -> Iterator[Any]:
+        with super().create_stream(name) as file:
+            yield FaultFile(file, self)
+
+    def _fsync(self, descriptor: int) -> None:
+        self.operate()
+        super()._fsync(descriptor)
+
+    def _link(self, temporary: Path, final: Path) -> None:
+        self.operate()
+        super()._link(temporary, final)
+
+    def _unlink(self, path: Path) -> None:
+        if not self.stays:
+            self.operate()
+        super()._unlink(path)
+
+
+class FaultFile:
+    def __init__(self, file: Any, store: FaultStore) -> None:
+        self._file, self._store = file, store
+
+    def write(self, data: Any) -> None:
+        try:
+            self._store.operate()
+        except BaseException:
+            self._file.write(bytes(data)[: len(data) // 2])
+            self._file.flush()
+            raise
+        self._file.write(data)
