@@ -5,7 +5,10 @@ from pathlib import Path
 from pybind11.setup_helpers import Pybind11Extension
 from setuptools import setup
 
-EXTENSIONS = {"ett._event_parser": "ett/_event_parser.cpp"}
+EXTENSIONS = {
+    "ett._event_parser": "ett/_event_parser.cpp",
+    "ett.trainer.data._criteo": "trainer/data/_criteo.cpp",
+}
 
 setup(
     ext_modules=[

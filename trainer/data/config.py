@@ -1,0 +1,43 @@
+"""The [data] section of a recipe; importable without numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ett.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateConfig:
+    """The file that is made where data.path is empty."""
+
+    rows: int = 200_000
+    seed: int = 1  # another seed is another population: ids, weights and rows all differ
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ConfigError(f"data.generate.rows is {self.rows}", expected="at least 1")
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"data.generate.seed is {self.seed}", expected="an integer, 0 <= seed < 2^32")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    path: str = (
+        ""  # a file, a folder of files or an fsspec URL, plain or gzip; empty: generated as [data.generate] says
+    )
+    format: Literal["criteo"] = "criteo"
+    generate: GenerateConfig = field(default_factory=GenerateConfig)
+    max_bad_lines: int = 0  # malformed lines of one epoch that are counted and skipped; one more stops the job
+    shuffle: bool = True  # shuffle the rows of each window; the order is a function of files, train.seed and epoch
+    window_rows: int = 65536  # lines held in memory and shuffled together
+    heldout_share: float = 0.05  # share of the rows that are never trained on, and scored at the end
+
+    def __post_init__(self) -> None:
+        if self.max_bad_lines < 0:
+            raise ConfigError(f"data.max_bad_lines is {self.max_bad_lines}", expected="zero or more lines")
+        if self.window_rows < 1:
+            raise ConfigError(f"data.window_rows is {self.window_rows}", expected="at least 1 row")
+        if not 0.0 <= self.heldout_share < 1.0:
+            raise ConfigError(f"data.heldout_share is {self.heldout_share}", expected="a share, 0 <= s < 1")

@@ -1,0 +1,46 @@
+"""A generated input file: written once under its final name, whoever of several processes comes first."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import os
+from pathlib import Path
+from typing import IO
+
+from ett.trainer.data.config import GenerateConfig
+from ett.trainer.data.generator import GENERATOR_VERSION, criteo_lines
+
+
+def ensure_generated(config: GenerateConfig, folder: Path) -> Path:
+    """Return the generated file of (rows, seed) in `folder`, made if it is not there; safe to call from every rank."""
+    path = folder / f"criteo-v{GENERATOR_VERSION}-{config.rows}-rows-seed-{config.seed}.tsv"
+    folder.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        return path
+    with (folder / f"{path.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # freed by the kernel if its holder dies
+        if not path.exists():
+            write_criteo(path, config.rows, config.seed)
+    return path
+
+
+def write_criteo(path: Path, rows: int, seed: int, *, packed: bool = False) -> int:
+    """Write a file of Criteo lines under a temporary name, then give it its name; return its size in bytes."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("wb") as raw:
+            if packed:
+                with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=3, mtime=0) as stream:
+                    _write(stream, rows, seed)
+            else:
+                _write(raw, rows, seed)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path.stat().st_size
+
+
+def _write(stream: IO[bytes] | gzip.GzipFile, rows: int, seed: int) -> None:
+    for chunk in criteo_lines(rows, seed):
+        stream.write(chunk)
