@@ -161,5 +161,5 @@ def _uniform(numbers: NDArray[np.uint64], seed: int, salt: int, column: int) -> 
 def _normal(numbers: NDArray[np.uint64], seed: int, salt_u: int, salt_v: int, column: int) -> NDArray[np.float64]:
     """Return standard normals (Box and Muller)."""
     u, v = _uniform(numbers, seed, salt_u, column), _uniform(numbers, seed, salt_v, column)
-    normals = np.sqrt(-2.0 * np.log1p(-u)) * np.cos(2.0 * np.pi * v)
-    return normals.astype(np.float64)
+    radius: NDArray[np.float64] = np.sqrt(-2.0 * np.log1p(-u))
+    return radius * np.cos(2.0 * np.pi * v)
