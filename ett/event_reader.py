@@ -84,31 +84,52 @@ def parse_file(name: str, data: bytes) -> ParsedFile:
     return parsed
 
 
-def merge(files: Iterable[ParsedFile]) -> EventLog:
-    """Return the records of all files, each once; copies of a file, whole or in part, under any name, count once."""
-    log = EventLog()
-    seen: set[tuple[object, ...]] = set()
-    numbers: dict[str, set[int]] = {}
-    dropped: dict[str, int] = {}
-    for file in files:
-        log.problems.torn_tail += file.is_torn
-        log.problems.corrupt_record += file.num_corrupt
-        log.problems.malformed_record += file.num_malformed
+class LogMerger:
+    """Joins files, or single records as they arrive, into one log: copies of a record, under any name, count once."""
+
+    def __init__(self) -> None:
+        self._log = EventLog()
+        self._seen: set[tuple[object, ...]] = set()
+        self._numbers: dict[str, set[int]] = {}
+        self._dropped: dict[str, int] = {}
+
+    def add_file(self, file: ParsedFile) -> None:
+        problems = self._log.problems
+        problems.torn_tail += file.is_torn
+        problems.corrupt_record += file.num_corrupt
+        problems.malformed_record += file.num_malformed
         for record in file.records:
-            copy_key = (record.src, record.host, record.boot, record.pid, record.seq, record.mono_ns, record.ev)
-            known = numbers.setdefault(record.file, set())
-            if record.seq in known or copy_key in seen:
-                log.problems.duplicate_record += 1
-                known.add(record.seq)
-                continue
-            known.add(record.seq)
-            seen.add(copy_key)
-            log.records.append(record)
-            if record.ev == "heartbeat" and type(count := record.data.get("dropped")) is int:
-                dropped[record.file] = max(count, dropped.get(record.file, 0))
-    log.problems.lost_records = sum(max(known) + 1 - len(known) for known in numbers.values())
-    log.problems.dropped_records = sum(dropped.values())
-    return log
+            self.add(record)
+
+    def add(self, record: Record) -> bool:
+        """Return whether the record is new: neither its number in its file nor the record itself was there before."""
+        copy_key = (record.src, record.host, record.boot, record.pid, record.seq, record.mono_ns, record.ev)
+        numbers = self._numbers.setdefault(record.file, set())
+        is_new = record.seq not in numbers and copy_key not in self._seen
+        numbers.add(record.seq)
+        if not is_new:
+            self._log.problems.duplicate_record += 1
+            return False
+        self._seen.add(copy_key)
+        self._log.records.append(record)
+        if record.ev == "heartbeat" and type(count := record.data.get("dropped")) is int:
+            self._dropped[record.file] = max(count, self._dropped.get(record.file, 0))
+        return True
+
+    def log(self) -> EventLog:
+        """Return the log so far; it grows with what is added later."""
+        problems = self._log.problems
+        problems.lost_records = sum(max(known) + 1 - len(known) for known in self._numbers.values())
+        problems.dropped_records = sum(self._dropped.values())
+        return self._log
+
+
+def merge(files: Iterable[ParsedFile]) -> EventLog:
+    """Return the records of all files, each once."""
+    merger = LogMerger()
+    for file in files:
+        merger.add_file(file)
+    return merger.log()
 
 
 def read_folder(path: Path) -> EventLog:

@@ -124,9 +124,10 @@ def _find_start(attempt: Attempt) -> None:
     for time_ns, record in attempt.records:
         if record.ev == "attempt_started" and attempt.start_ns is None:
             attempt.start_ns = time_ns
-            attempt.world = _world(record)
+            attempt.world = _world(record) or attempt.world
         elif record.ev == "allocated" and attempt.allocated_ns is None:
             attempt.allocated_ns = time_ns
+            attempt.world = attempt.world or _world(record)
     if attempt.start_ns is None:
         ranks = (item.time_ns for item in attempt.records if _is_proof_of_a_start(item.record))
         attempt.start_ns = next(ranks, None)
