@@ -1,0 +1,150 @@
+"""`ett report`, `ett explain` and `ett ls` on a home folder, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ett.cli import run
+
+WriteCase = Callable[[dict[str, Any], Path], list[str]]
+CASES = {
+    case["id"]: case for case in json.loads((Path(__file__).parent / "cases" / "handed.json").read_text())["cases"]
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_case: WriteCase) -> Path:
+    """A home with two jobs that ended, one that was lost, and one without records yet."""
+    monkeypatch.setenv("ETT_HOME", str(tmp_path))
+    for name, case in (("ctr-aaaa", "C02"), ("ctr-bbbb", "C08"), ("ads-cccc", "C07")):
+        events = [e | {"team": "ads", "owner": "lee", "model": "ctr"} if e["ev"] == "job_submitted" else e
+                  for e in CASES[case]["events"]]  # fmt: skip
+        write_case(CASES[case] | {"id": name, "events": events}, tmp_path / "jobs" / name)
+    (tmp_path / "jobs" / "new-dddd").mkdir()
+    return tmp_path
+
+
+def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
+    assert run(list(argv)) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_unique_prefix_names_a_job(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(capsys, "report", "ctr-a", "--json")["data"]["job"] == "ctr-aaaa"
+
+
+def test_an_ambiguous_prefix_lists_the_candidates(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "ctr"]) == 4
+    message = capsys.readouterr().err
+    assert "ctr-aaaa" in message
+    assert "ctr-bbbb" in message
+
+
+def test_an_unknown_job_is_not_found(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "nobody"]) == 4
+    assert "ctr-aaaa" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [[], ["ctr-aaaa", "--events", "x"], ["ctr-aaaa", "--as-of", "noon"]])
+def test_a_wrong_command_line_is_a_usage_error(home: Path, argv: list[str]) -> None:
+    assert run(["report", *argv]) == 2
+
+
+def test_a_missing_folder_is_exit_code_4(tmp_path: Path) -> None:
+    assert run(["report", "--events", str(tmp_path / "none")]) == 4
+
+
+def test_an_empty_log_has_no_ett(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    envelope = answer(capsys, "report", "--events", str(tmp_path), "--json")
+    assert envelope["data"]["ett"] is None
+    assert envelope["warnings"] == ["the log has no records"]
+
+
+def test_json_has_the_documented_keys(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    envelope = answer(capsys, "report", "ctr-aaaa", "--json")
+    assert set(envelope) == {"schema", "data", "warnings"}
+    documented = {
+        "job", "state", "total_ns", "ns", "total_s", "ett", "ett_from_allocation", "seconds", "detail",
+        "interruptions", "closed_formula", "at_risk_s", "capacity_ett", "flags",
+    }  # fmt: skip
+    assert documented <= set(envelope["data"])
+    assert list(envelope["data"]["interruptions"]) == ["failures", "preemptions", "inprocess", "resizes"]
+    assert {"tts_s", "nof", "ttr_s", "ett"} <= set(envelope["data"]["closed_formula"])
+
+
+def test_a_person_reads_where_the_time_went(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "ctr-aaaa"]) == 0
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert lines[0] == "ctr-aaaa   succeeded   1 rank   2 attempts   wall 4m 20s   ETT 46.2 %"
+    assert len(lines[1]) == 64
+    assert "▓ wasted              37.0s    14.2 %  replay 30.0s, in_flight 7.0s" in lines
+    assert "replayed 3 steps (30.0s) over data already learned from" in lines
+    assert "\x1b" not in shown
+
+
+def test_a_lost_job_shows_what_is_at_risk(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "ads-cccc", "--as-of", "1900010000"]) == 0
+    assert "at risk 1m 40s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("ratio", "code"), [("0.46", 0), ("0.47", 9)])
+def test_fail_under_is_exit_code_9(home: Path, capsys: pytest.CaptureFixture[str], ratio: str, code: int) -> None:
+    assert run(["report", "ctr-aaaa", "--json", "--fail-under", ratio]) == code
+    assert json.loads(capsys.readouterr().out)["data"]["job"] == "ctr-aaaa"
+
+
+def test_fractions_of_a_second_are_exact(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("report", "ctr-aaaa", "--json", "--window", "1900000120.000000001", "1900000120.000000004")
+    assert answer(capsys, *argv)["data"]["total_ns"] == 3
+
+
+def test_explain_names_rule_and_evidence(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "explain", "ctr-a", "--json")["data"]
+    verdicts = [
+        (f"{i['component']}.{i['reason']}", i["rule"], (i["end_ns"] - i["begin_ns"]) // 10**9, i["evidence"][:15])
+        for i in found["intervals"]
+    ]
+    assert verdicts == [
+        ("scheduling.queue", "R3", 10, "job_submitted 0"),
+        ("initialization.untracked", "R6", 40, "attempt_started"),
+        ("effective.new_data", "R8", 80, "8 steps 1/r0-ho"),
+        ("wasted.in_flight", "R7", 7, "step_begin 1/r0"),
+        ("scheduling.restart", "R3", 20, "attempt_ended 0"),
+        ("initialization.restore", "R5", 30, "span_begin 2/r0"),
+        ("wasted.replay", "R8", 30, "3 steps 2/r0-ho"),
+        ("effective.new_data", "R8", 40, "4 steps 2/r0-ho"),
+        ("shutdown.untracked", "R12", 3, "train_end 2/r0-"),
+    ]
+    assert set(found["rules"]) == {"R3", "R5", "R6", "R7", "R8", "R12"}
+
+
+def test_explain_prints_one_line_an_interval(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "ctr-a"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "wasted.in_flight" in lines[4]
+    assert "step_begin 1/r0-host-0-1000-boot0000.jsonl seq 9" in lines[4]
+
+
+def test_ls_lists_every_job_newest_first(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = answer(capsys, "ls", "--json")["data"]["jobs"]
+    assert [set(job) for job in jobs] == 4 * [{"job", "team", "owner", "model", "state", "attempts", "ett", "started"}]
+    by_name = {job["job"]: job for job in jobs}
+    assert by_name["ctr-aaaa"]["state"] == "succeeded"
+    assert by_name["ctr-aaaa"]["ett"] == pytest.approx(120 / 260)
+    assert by_name["ctr-bbbb"]["state"] == "failed"
+    assert by_name["new-dddd"]["state"] == "queued"
+    assert (by_name["ctr-aaaa"]["team"], by_name["ctr-aaaa"]["started"]) == ("ads", "2030-03-17T17:46:40Z")
+    assert [job["started"] for job in jobs] == sorted((job["started"] for job in jobs), reverse=True)
+
+
+def test_ls_is_a_plain_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["job", "team", "owner", "model", "state", "attempts", "ett", "started"]
+    assert len(lines) == 5
