@@ -9,7 +9,7 @@ from ett.interruptions import FailureClass
 from ett.report import Report
 
 _BAR_CELLS = 64
-_GLYPHS: dict[Component, str] = {
+GLYPHS: dict[Component, str] = {
     "effective": "█",
     "wasted": "▓",
     "initialization": "▒",
@@ -70,7 +70,7 @@ def _bar(report: Report) -> str:
     for component in sorted(exact, key=lambda c: cells[c] - exact[c])[: _BAR_CELLS - sum(cells.values())]:
         cells[component] += 1
     order = sorted(COMPONENTS, key=lambda c: (-report.ns[c], COMPONENTS.index(c)))
-    return "".join(_GLYPHS[c] * cells[c] for c in order)
+    return "".join(GLYPHS[c] * cells[c] for c in order)
 
 
 def _component_line(report: Report, component: Component) -> str:
@@ -79,7 +79,7 @@ def _component_line(report: Report, component: Component) -> str:
     reasons = [(name.split(".", 1)[1], n) for name, n in report.detail_ns.items() if name.startswith(f"{component}.")]
     reasons.sort(key=lambda item: (-item[1], item[0]))
     top = ", ".join(f"{name} {duration(n)}" for name, n in reasons[:_TOP_REASONS]) if component != "effective" else ""
-    return f"{_GLYPHS[component]} {component:<15}{duration(ns):>10}  {share(ratio):>8}  {top}".rstrip()
+    return f"{GLYPHS[component]} {component:<15}{duration(ns):>10}  {share(ratio):>8}  {top}".rstrip()
 
 
 def _failure_line(report: Report) -> str:

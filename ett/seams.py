@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "launch": ("ett.launch:command", "Run a recipe, a script or a command under the supervisor."),
     "ls": ("ett.job_list:command", "List jobs, newest first."),
     "report": ("ett.report_cli:command", "Say where every second of a job went."),
+    "timeline": ("ett.timeline_cli:command", "Draw a job's attempts on one time axis, as text or SVG."),
     "restore": ("ett.recovery.cli:command", "Show what a restore would load, then launch the job again from it."),
 }
 ALIASES = {"ckpt": "checkpoint"}

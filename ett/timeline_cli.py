@@ -1,0 +1,67 @@
+"""`ett timeline`: a job's attempts on one time axis, as text or as an SVG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ett.accounting import JobAccount
+from ett.event_schema import NS
+from ett.job_window import AccountingPolicy
+from ett.log_source import UnixSeconds, load_account, log_path
+from ett.report_text import GLYPHS, duration
+
+_CELLS = 96
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--events", type=click.Path(path_type=Path), metavar="DIR", help="A folder with an event log, not a job.")
+@click.option("--as-of", type=UnixSeconds(), metavar="UNIX_S", help="Draw what was known at that time; default: now.")
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a picture instead.")
+def command(job: str | None, events: Path | None, as_of: int | None, svg: Path | None) -> None:
+    """Draw JOB's attempts on one time axis: what each was doing, when, and where it failed."""
+    account = load_account(log_path(job, events), as_of, AccountingPolicy())
+    if account is None:
+        click.echo("no records yet")
+        return
+    if svg is None:
+        click.echo(timeline_text(account))
+        return
+    from ett.timeline_svg import timeline_svg
+
+    svg.write_text(timeline_svg(account))
+    click.echo(f"{svg}: {account.job}, {len(account.timelines)} attempts")
+
+
+def timeline_text(account: JobAccount) -> str:
+    """Return one bar of 96 cells for each attempt; a cell shows the component that took most of its time."""
+    start_ns, end_ns = account.window.start_ns, account.window.end_ns
+    width_ns = max(1, end_ns - start_ns)
+    lines = [f"{account.job}   {duration(width_ns)} from submit to {account.window.state.lower()}"]
+    for timeline in account.timelines:
+        if not timeline.pieces:
+            continue
+        begin_ns, stop_ns = timeline.pieces[0].begin_ns, timeline.pieces[-1].end_ns
+        cells = [_cell(account, begin_ns, stop_ns, start_ns + i * width_ns // _CELLS, width_ns) for i in range(_CELLS)]
+        reason = (timeline.attempt.ended.data.get("reason") if timeline.attempt.ended else None) or "running"
+        at = f"+{(begin_ns - start_ns) / NS:.1f}s"
+        lines.append(
+            f"{timeline.attempt.number:>3} |{''.join(cells)}| {at} for {duration(stop_ns - begin_ns)}, {reason}"
+        )
+    lines.append("    " + "  ".join(f"{glyph} {component}" for component, glyph in GLYPHS.items()))
+    return "\n".join(lines)
+
+
+def _cell(account: JobAccount, begin_ns: int, stop_ns: int, cell_ns: int, width_ns: int) -> str:
+    end_ns = cell_ns + max(1, width_ns // _CELLS)
+    spent: dict[str, int] = {}
+    for piece in account.pieces:
+        overlap = min(piece.end_ns, end_ns, stop_ns) - max(piece.begin_ns, cell_ns, begin_ns)
+        if overlap > 0:
+            spent[piece.component] = spent.get(piece.component, 0) + overlap
+    if not spent:
+        return " "
+    most = max(spent, key=lambda component: spent[component])
+    return next(glyph for component, glyph in GLYPHS.items() if component == most)
