@@ -123,6 +123,7 @@ def _write_dense(store: Store, state: TrainingState, base: SegmentIdentity) -> D
 
 def _commit(place: SavePlace, epoch: Epoch, plan: Json, parts: list[Json], began_ns: int) -> str:
     """Check what all ranks have written and append the commit; the append is the last thing that can fail."""
+    check_not_fenced(CommitLog(place.store), epoch)  # a newer life may have swept the files that are counted next
     tables = _merged_tables([part["tables"] for part in parts])
     seconds = round((place.clock.mono_ns() - began_ns) / 1e9, 6)
     commit = Commit(

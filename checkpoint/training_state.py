@@ -58,7 +58,7 @@ class TrainingState:
                     f"table {spec.name} exported {group.name} as {tensor.dtype} {list(tensor.shape)}",
                     expected=f"{group.dtype} [{len(ids)}, {group.width}]",
                 )
-            columns.append(tensor_bytes(tensor).reshape(len(ids), -1))
+            columns.append(tensor_bytes(tensor).reshape(len(ids), group.row_bytes))
         return Rows(ids, tuple(columns))
 
     def owned(self, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
-from checkpoint_world import holds, restored_world, saved_world
+import torch
+from checkpoint_world import (
+    DictShard,
+    Meeting,
+    Rank,
+    RecordingRun,
+    ThreadRanks,
+    holds,
+    raise_first,
+    reseed_everything,
+    restored_world,
+    run_ranks,
+    saved_world,
+)
+from torch import nn
+
+from ett.checkpoint import CheckpointConfig, Checkpointer, StateSpec, TableRows
+from ett.checkpoint.commit_log import CommitLog
+from ett.checkpoint.local_store import LocalStore
+from ett.errors import ConfigError, RestoreFailed
 
 
 @pytest.mark.parametrize("before", [1, 2, 3])
@@ -27,3 +48,139 @@ def test_resharding_there_and_back_keeps_the_digest(tmp_path: Path) -> None:
 def test_a_fresh_folder_restores_nothing(tmp_path: Path) -> None:
     ((_, position),) = restored_world(tmp_path, 1)
     assert position is None
+
+
+@pytest.mark.parametrize("num_rows", [0, 1])
+def test_tables_with_hardly_a_row_are_restored(tmp_path: Path, num_rows: int) -> None:
+    """A row less than ranks: some ranks have nothing to write, a table may have nothing at all."""
+
+    def save(ranks: ThreadRanks) -> None:
+        rank = Rank(tmp_path, ranks)
+        rank.checkpointer.restore()
+        keep(rank, num_rows)
+        rank.checkpointer.save(1, 10)
+
+    raise_first(run_ranks(3, save))
+    for world_size in (1, 2):
+        world = restored_world(tmp_path, world_size)
+        assert sum(len(rank.rows()) for rank, _ in world) == 2 * num_rows
+
+
+def keep(rank: Rank, num_rows: int) -> None:
+    for shard in rank.model.shards():
+        ids = torch.arange(num_rows)
+        mine = ids[shard.owned(ids)]
+        states = {s.name: torch.ones((len(mine), s.width), dtype=getattr(torch, s.dtype)) for s in shard.states}
+        weights = torch.ones((len(mine), shard.dim), dtype=getattr(torch, shard.weight_dtype))
+        shard.rows = TableRows(ids=mine, weights=weights, states=states)
+
+
+def test_changing_the_state_after_a_save_does_not_change_the_commit(tmp_path: Path) -> None:
+    def work(ranks: ThreadRanks) -> None:
+        rank = Rank(tmp_path, ranks, keep_last=5)
+        rank.checkpointer.restore()
+        for step in range(1, 6):
+            rank.fill(step)
+            rank.checkpointer.save(step, step * 10)
+            rank.fill(99)
+
+    raise_first(run_ranks(2, work))
+    for step in (3, 5, 1):
+        assert holds(restored_world(tmp_path, 1, resume=str(step), keep_last=5), step)
+
+
+def test_the_digest_of_a_commit_does_not_depend_on_the_world_size(tmp_path: Path) -> None:
+    digests = set()
+    for world_size in (1, 2, 3):
+        saved_world(tmp_path / str(world_size), world_size, [4])
+        known, _ = CommitLog(LocalStore(tmp_path / str(world_size))).read_all()
+        commit = known[max(known)]
+        digests.add((commit.digest, *(table.digest for table in commit.tables)))
+    assert len(digests) == 1
+
+
+def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
+    """Threads share the generators, so one rank suffices; each rank's state is in its own fragment."""
+    reseed_everything(3)
+    random.gauss(0, 1)
+    np.random.standard_normal()
+    saved_world(tmp_path, 1, [1])
+    expected = (torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), random.gauss(0, 1), random.random())
+    reseed_everything(4)
+    restored_world(tmp_path, 1)
+    found = (torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), random.gauss(0, 1), random.random())
+    assert found == expected
+
+
+def test_the_run_hears_what_happened(tmp_path: Path) -> None:
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)))
+    points: list[str] = []
+    rank.run.hook = lambda point, step: points.append(point)
+    rank.checkpointer.restore()
+    rank.fill(1)
+    commit = rank.checkpointer.save(1, 10)
+    assert rank.run.kinds() == ["span", "span", "ckpt_begin", "committed"]
+    committed = rank.run.said[-1][1]
+    assert (committed["step"], committed["cursor"], committed["tier"]) == (1, 10, "local")
+    assert (committed["ckpt_id"], committed["digest"]) == (commit.ckpt_uuid, commit.digest)
+    on_disk = sum(path.stat().st_size for top in ("d", "dense", "m") for path in (tmp_path / top).rglob("*.*"))
+    assert committed["num_bytes"] == on_disk
+    assert points == ["ckpt_before_write", "ckpt_after_shard_write", "ckpt_before_commit", "ckpt_after_commit"]
+    ((again, _),) = restored_world(tmp_path, 1)
+    kind, restored = again.run.said[-1]
+    assert (kind, restored["step"], restored["cursor"], restored["ckpt_id"]) == ("restored", 1, 10, commit.ckpt_uuid)
+
+
+def test_a_slow_save_is_said_to_be_over_budget(tmp_path: Path) -> None:
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), stall_budget_s=1e-9)
+    rank.checkpointer.restore()
+    rank.checkpointer.save(1, 10)
+    assert rank.run.said[-1][0] == "ckpt_detail"
+
+
+@pytest.mark.parametrize("change", ["dim", "dtype", "state", "missing table", "dense shape", "no optimizer", "groups"])
+def test_a_model_of_another_shape_is_refused_with_the_difference(tmp_path: Path, change: str) -> None:
+    saved_world(tmp_path, 1, [1])
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)))
+    model, optimizer = rank.model, rank.optimizer
+    one, word = StateSpec(name="sum", dtype="float32", width=1), "bags/items"
+    if change == "dim":
+        model.items = DictShard("bags/items", 4, (one,), (0, 1), dtype="bfloat16")
+    elif change == "dtype":
+        model.items = DictShard("bags/items", 3, (one,), (0, 1), dtype="float16")
+    elif change == "state":
+        model.items = DictShard("bags/items", 3, (), (0, 1), dtype="bfloat16")
+    elif change == "missing table":
+        del model.items
+    elif change == "dense shape":
+        model.linear, word = nn.Linear(5, 4), r"linear\.bias: torch.float32 \[3\]"
+    elif change == "no optimizer":
+        optimizer, word = None, "optimizer"
+    else:
+        optimizer, word = torch.optim.Adam(list(model.linear.parameters())), "optimizer"
+    checkpointer = Checkpointer(
+        CheckpointConfig(uri=str(tmp_path)), model=model, optimizer=optimizer, loader=rank.loader, run=rank.run
+    )
+    with pytest.raises(RestoreFailed, match=word):
+        checkpointer.restore()
+
+
+def test_two_tables_of_one_name_are_refused(tmp_path: Path) -> None:
+    model = nn.ModuleList([DictShard("same", 2, (), (0, 1)), DictShard("same", 2, (), (0, 1))])
+    with pytest.raises(ConfigError, match="same"):
+        Checkpointer(CheckpointConfig(uri=str(tmp_path)), model=model, run=RecordingRun())
+
+
+def test_a_state_that_json_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)))
+    rank.loader.state = {"open": {"file": object()}}
+    with pytest.raises(ConfigError, match=r"loader\.open\.file is a object"):
+        rank.checkpointer.save(1, 1)
+
+
+def test_without_a_uri_checkpoints_lie_in_the_jobs_folder(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(CheckpointConfig(), model=nn.Linear(2, 2), run=RecordingRun(tmp_path))
+    checkpointer.save(1, 1)
+    assert (tmp_path / "checkpoints" / "FORMAT.json").exists()
+    with pytest.raises(ConfigError, match=r"checkpoint\.uri"):
+        Checkpointer(CheckpointConfig(), model=nn.Linear(2, 2), run=RecordingRun())

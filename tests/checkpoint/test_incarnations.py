@@ -1,0 +1,128 @@
+"""Two lives of one job: the older one can no longer commit, whatever it does and however late it wakes up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checkpoint_world import Meeting, Rank, ThreadRanks, holds, restored_world
+
+from ett.checkpoint.commit_log import CommitLog, line_of_history
+from ett.checkpoint.local_store import LocalStore
+from ett.errors import Conflict
+
+
+def solo(folder: Path, **config: int) -> Rank:
+    return Rank(folder, ThreadRanks(0, 1, Meeting(1)), **config)
+
+
+def started(folder: Path, resume: str = "auto") -> Rank:
+    rank = solo(folder)
+    rank.checkpointer.restore(resume)
+    return rank
+
+
+def save(rank: Rank, step: int) -> None:
+    rank.fill(step)
+    rank.checkpointer.save(step, step * 10)
+
+
+def test_a_zombie_is_refused_before_it_writes(tmp_path: Path) -> None:
+    zombie = started(tmp_path)
+    save(zombie, 1)
+    save(started(tmp_path), 2)
+    files = sorted(tmp_path.rglob("*.seg"))
+    with pytest.raises(Conflict, match="another process"):
+        save(zombie, 3)
+    assert sorted(tmp_path.rglob("*.seg")) == files
+    assert holds(restored_world(tmp_path, 1), 2)
+
+
+def test_a_zombie_that_wakes_just_before_its_commit_is_refused(tmp_path: Path) -> None:
+    zombie = started(tmp_path)
+    save(zombie, 1)
+
+    def replaced(point: str, step: int) -> None:
+        if point == "ckpt_before_commit":
+            save(started(tmp_path), 2)
+
+    zombie.run.hook = replaced
+    with pytest.raises(Conflict, match="epoch 2"):
+        save(zombie, 3)
+    assert holds(restored_world(tmp_path, 1), 2)
+
+
+def test_a_fenced_save_is_raised_by_step_at_once(tmp_path: Path) -> None:
+    zombie = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), interval="1 steps")
+    zombie.checkpointer.restore()
+    started(tmp_path)
+    with pytest.raises(Conflict):
+        zombie.checkpointer.step(1, 10)
+
+
+def test_fresh_starts_fence_each_other_before_any_save(tmp_path: Path) -> None:
+    older = started(tmp_path)
+    newer = started(tmp_path)
+    with pytest.raises(Conflict):
+        save(older, 1)
+    save(newer, 2)
+    assert holds(restored_world(tmp_path, 1), 2)
+
+
+def test_going_back_abandons_what_lies_between(tmp_path: Path) -> None:
+    rank = started(tmp_path)
+    for step in (1, 2, 3):
+        save(rank, step)
+    assert holds(restored_world(tmp_path, 1, resume="1"), 1)
+    assert holds(restored_world(tmp_path, 1), 1)
+    known, _ = CommitLog(LocalStore(tmp_path)).read_all()
+    assert [commit.step for commit in line_of_history(known)] == [1, 1, 1]
+
+
+def test_never_starts_over_and_keeps_the_old_commits_reachable(tmp_path: Path) -> None:
+    save(started(tmp_path), 4)
+    assert restored_world(tmp_path, 1, resume="never")[0][1] is None
+    assert restored_world(tmp_path, 1)[0][1] is None
+    assert holds(restored_world(tmp_path, 1, resume="4"), 4)
+
+
+def test_the_environment_says_what_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = started(tmp_path)
+    for step in (1, 2):
+        save(rank, step)
+    monkeypatch.setenv("ETT_RESUME", "1")
+    position = solo(tmp_path).checkpointer.restore()
+    assert position is not None
+    assert position.step == 1
+
+
+def test_saving_over_an_earlier_run_without_restoring_is_refused(tmp_path: Path) -> None:
+    save(started(tmp_path), 1)
+    with pytest.raises(Conflict, match="earlier run"):
+        save(solo(tmp_path), 2)
+
+
+def test_a_process_that_only_saves_opens_its_epoch_by_itself(tmp_path: Path) -> None:
+    save(solo(tmp_path), 1)
+    assert holds(restored_world(tmp_path, 1), 1)
+
+
+def test_what_a_dead_life_left_unfinished_is_swept_by_the_next(tmp_path: Path) -> None:
+    rank = started(tmp_path)
+    save(rank, 1)
+    for name in ("d/aa", "m", "dense"):
+        orphan = tmp_path / name / f"e000001-{'0' * 32}" / "left.seg"
+        orphan.parent.mkdir(parents=True)
+        orphan.write_bytes(b"left behind")
+    started(tmp_path)
+    assert not list(tmp_path.rglob("left.seg"))
+    assert holds(restored_world(tmp_path, 1), 1)
+
+
+def test_what_a_newer_life_is_writing_is_not_swept(tmp_path: Path) -> None:
+    save(started(tmp_path), 1)
+    writing = tmp_path / "d" / "aa" / f"e000009-{'0' * 32}" / "t0000.seg"
+    writing.parent.mkdir(parents=True)
+    writing.write_bytes(b"not yet committed")
+    started(tmp_path)
+    assert writing.exists()
