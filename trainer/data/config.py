@@ -24,9 +24,7 @@ class GenerateConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    path: str = (
-        ""  # a file, a folder of files or an fsspec URL, plain or gzip; empty: generated as [data.generate] says
-    )
+    path: str = ""  # a file, a folder of files or an fsspec URL, plain or gzip; empty: as [data.generate] says
     format: Literal["criteo"] = "criteo"
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     max_bad_lines: int = 0  # malformed lines of one epoch that are counted and skipped; one more stops the job

@@ -7,6 +7,7 @@ windows, never epochs; the last of an epoch may be short, and a rank's slice of 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from ett.trainer.data.order import is_held_out, shuffled
 from ett.trainer.data.text_source import BEGINNING, Position, TextSource, Window
 
 _STATE_VERSION = 1
+_LINES_NAMED = 10  # skipped lines of one window that are logged one by one
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class CriteoReader:
         self._rank, self._world_size = rank, world_size
         self._place = _Place()
         self.cursor = 0  # samples of all ranks consumed by the batches that were yielded
+        self.skipped_lines = 0  # malformed ones of this epoch, in the windows read so far
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches after the cursor, which moves with each; a new iterator goes on where one stopped."""
@@ -191,6 +195,9 @@ class CriteoReader:
             picked = numbers[wanted]
             if self._config.shuffle and not held_out:
                 picked = shuffled(picked, self._seed, place.epoch)
+            if not held_out:
+                self.skipped_lines = bad_lines + len(bad)
+                self._log_skipped(window, lines, bad)
             yield _Rows(window, lines, picked - window.first_row, bad_lines)
             bad_lines += len(bad)
 
@@ -212,15 +219,27 @@ class CriteoReader:
         allowed = self._config.max_bad_lines
         if bad_before + len(bad) <= allowed:
             return
-        first = int(bad[allowed - bad_before])
-        text = window.block.split(b"\n", first + 1)[first]
-        fact, expected = describe_fault(int(lines.states[first]), text)
+        fact, expected = self._describe(window, lines, int(bad[allowed - bad_before]))
         skipped = f" ({allowed} malformed lines before it were skipped)" if allowed else ""
         raise DataError(
-            f"{self._source.files[window.file].path}:{window.first_line + first + 1}: {fact}{skipped}",
+            f"{fact}{skipped}",
             expected=expected,
             do="correct the line, or raise data.max_bad_lines to count and skip such lines",
         )
+
+    def _log_skipped(self, window: Window, lines: CriteoLines, bad: NDArray[np.int64]) -> None:
+        if self._rank != 0:  # every rank reads the same lines
+            return
+        for index in bad[:_LINES_NAMED].tolist():
+            _log.warning("%s; the line is skipped (data.max_bad_lines)", self._describe(window, lines, index)[0])
+        if len(bad) > _LINES_NAMED:
+            _log.warning("%d more malformed lines after it are skipped", len(bad) - _LINES_NAMED)
+
+    def _describe(self, window: Window, lines: CriteoLines, index: int) -> tuple[str, str]:
+        """Return `file:line: fault` of a malformed line of a window, and what was expected."""
+        text = window.block.split(b"\n", index + 1)[index]
+        fact, expected = describe_fault(int(lines.states[index]), text)
+        return f"{self._source.files[window.file].path}:{window.first_line + index + 1}: {fact}", expected
 
     def _slice(self, lines: CriteoLines) -> Batch:
         size = len(lines.labels)

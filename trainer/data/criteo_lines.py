@@ -59,7 +59,7 @@ def describe_fault(state: int, line: bytes) -> tuple[str, str]:
     fault, detail = state % 8, state // 8
     if fault == _FIELD_COUNT:
         return f"{detail} fields", f"{NUM_FIELDS} fields separated by tabs (label, 13 counts, 26 categories)"
-    value = line.rstrip(b"\r\n").split(b"\t")[detail - 1].decode("utf-8", "backslashreplace")
+    value = line.removesuffix(b"\r").split(b"\t")[detail - 1].decode("utf-8", "backslashreplace")
     return f"field {detail} is {value[:40]!r}", _EXPECTED[fault]
 
 

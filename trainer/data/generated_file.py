@@ -20,6 +20,8 @@ def ensure_generated(config: GenerateConfig, folder: Path) -> Path:
         return path
     with (folder / f"{path.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # freed by the kernel if its holder dies
+        for abandoned in folder.glob(f".{path.name}.*.tmp"):  # of a process that died; nobody writes without the lock
+            abandoned.unlink()
         if not path.exists():
             write_criteo(path, config.rows, config.seed)
     return path

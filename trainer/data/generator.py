@@ -155,7 +155,8 @@ def _weights(seed: int, column: int) -> NDArray[np.float64]:
 
 def _uniform(numbers: NDArray[np.uint64], seed: int, salt: int, column: int) -> NDArray[np.float64]:
     """Return float64 [n] in [0, 1) with 53 random bits."""
-    return (mix64(numbers ^ salted(seed, salt, column)) >> np.uint64(11)) * 2.0**-53
+    drawn: NDArray[np.float64] = (mix64(numbers ^ salted(seed, salt, column)) >> np.uint64(11)).astype(np.float64)
+    return drawn * 2.0**-53
 
 
 def _normal(numbers: NDArray[np.uint64], seed: int, salt_u: int, salt_v: int, column: int) -> NDArray[np.float64]:

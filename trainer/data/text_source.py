@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -12,6 +13,7 @@ from typing import IO, Any, cast
 from ett.errors import AccessDenied, DataError, NotFound, Unreachable
 
 _CHUNK_BYTES = 4 << 20
+_LONGEST_LINE_BYTES = 64 << 20  # what has no line feed in so many bytes is not text; a line of Criteo has 240
 _GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 
@@ -60,7 +62,7 @@ class TextSource:
     def windows(self, num_lines: int, start: Position = BEGINNING) -> Iterator[Window]:
         """Yield windows of `num_lines` lines (fewer at the end of a file), beginning at `start`.
 
-        Raises: DataError: a gzip file is cut off or damaged.
+        Raises: DataError: a gzip file is cut off or damaged, or a file holds no lines at all.
         """
         first_row = start.first_row
         for index in range(start.file, len(self.files)):
@@ -72,11 +74,12 @@ class TextSource:
     def _windows_of(self, index: int, num_lines: int, start: Position) -> Iterator[Window]:
         path = self.files[index].path
         offset, line, row = start.offset, start.first_line, start.first_row
-        with self._open(path) as stream:
+        with ExitStack() as closer:
+            stream = self._open(path, closer)
             try:
                 if offset:
                     stream.seek(offset)
-                for block, count in _blocks(stream, num_lines):
+                for block, count in _blocks(path, stream, num_lines):
                     skipped = len(_BOM) if not offset and block.startswith(_BOM) else 0
                     yield Window(index, offset, line, row, count, block[skipped:])
                     offset, line, row = offset + len(block), line + count, row + count
@@ -87,23 +90,32 @@ class TextSource:
                     do="fetch or pack the file again; `gzip -t` checks it",
                 ) from err
 
-    def _open(self, path: str) -> IO[bytes]:
+    def _open(self, path: str, closer: ExitStack) -> IO[bytes]:
         try:
             raw: IO[bytes] = self._storage.open(path, "rb")
         except FileNotFoundError as err:
             raise NotFound(f"{path} is gone", do="the data must stay while a job trains on it") from err
+        except PermissionError as err:
+            raise AccessDenied(f"no permission to read {path}", do="give this user access") from err
+        closer.callback(raw.close)
         head = raw.read(2)
         raw.seek(0)
-        return cast(IO[bytes], gzip.open(raw)) if head == _GZIP_MAGIC else raw
+        return closer.enter_context(cast(IO[bytes], gzip.open(raw))) if head == _GZIP_MAGIC else raw
 
 
-def _blocks(stream: IO[bytes], num_lines: int) -> Iterator[tuple[bytes, int]]:
+def _blocks(path: str, stream: IO[bytes], num_lines: int) -> Iterator[tuple[bytes, int]]:
     """Yield (bytes of up to num_lines whole lines, their number)."""
     buffered = bytearray()
     count = 0  # line feeds in `buffered`
     while chunk := stream.read(_CHUNK_BYTES):
         buffered += chunk
         count += chunk.count(b"\n")
+        if not count and len(buffered) > _LONGEST_LINE_BYTES:
+            raise DataError(
+                f"{path}: no line feed in {len(buffered):,} bytes",
+                expected="lines of text, plain or gzip",
+                do="check data.path: this is no file of Criteo lines",
+            )
         while count >= num_lines:
             cut = _end_of_line(buffered, num_lines)
             yield bytes(memoryview(buffered)[:cut]), num_lines
