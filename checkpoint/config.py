@@ -20,8 +20,9 @@ class CheckpointConfig:
         check_uri(self.uri)
         parse_interval(self.interval)
         if self.keep_last < 1:
-            raise ConfigError(f"checkpoint.keep_last is {self.keep_last}", expected="at least 1", code="F003")
+            raise ConfigError(f"checkpoint.keep_last is {self.keep_last}", expected="at least 1")
         if not self.stall_budget_s > 0:
             raise ConfigError(
-                f"checkpoint.stall_budget_s is {self.stall_budget_s}", expected="seconds above zero", code="F003"
+                f"checkpoint.stall_budget_s is {self.stall_budget_s}",
+                expected="seconds above zero",
             )

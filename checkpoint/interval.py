@@ -32,11 +32,11 @@ def parse_interval(text: str, field: str = "checkpoint.interval") -> Interval:
     if found := _STEPS.fullmatch(word):
         steps = int(found[1])
         if steps < 1:
-            raise ConfigError(f"{field} is {text!r}", expected="at least '1 steps'", code="F003")
+            raise ConfigError(f"{field} is {text!r}", expected="at least '1 steps'")
         return Interval(kind="steps", steps=steps)
     if found := _TIME.fullmatch(word):
         seconds = float(found[1]) * _SECONDS[found[2]]
         if seconds <= 0:
-            raise ConfigError(f"{field} is {text!r}", expected="a time above zero", code="F003")
+            raise ConfigError(f"{field} is {text!r}", expected="a time above zero")
         return Interval(kind="time", seconds=seconds)
-    raise ConfigError(f"{field} is {text!r}", expected=EXPECTED, code="F003")
+    raise ConfigError(f"{field} is {text!r}", expected=EXPECTED)

@@ -1,0 +1,93 @@
+"""Checkpoints through real processes: gloo groups, another number of ranks, a folder that the user may not enter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WORLD = Path(__file__).parents[1] / "checkpoint"
+RANK = """
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+sys.path.insert(0, sys.argv[1])
+from checkpoint_world import Rank, holds
+from ett.checkpoint.ranks import current_ranks
+
+folder, store, rank, world_size, expected, seed = Path(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:8])
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+me = Rank(folder, current_ranks())
+position = me.checkpointer.restore()
+assert (position.step if position else 0) == expected, position
+if expected:
+    digest = me.checkpointer.save(expected + 100, 0).digest
+else:
+    me.fill(seed)
+    digest = me.checkpointer.save(seed, seed * 10).digest
+if rank == 0:
+    print(digest)
+me.checkpointer.close()
+dist.destroy_process_group()
+"""
+
+
+def run_world(folder: Path, store: Path, world_size: int, expected: int, seed: int = 0) -> str:
+    """Run a world of processes that restores `expected` and saves; return the digest of what it saved."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(WORLD), str(folder), str(store)]
+            + [str(number) for number in (rank, world_size, expected, seed)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environ,
+        )
+        for rank in range(world_size)
+    ]
+    outputs = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * world_size, outputs
+    return outputs[0][0].strip()
+
+
+@pytest.mark.process
+def test_real_ranks_save_and_restore_on_another_number_of_ranks(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    first = run_world(folder, tmp_path / "a", 2, expected=0, seed=7)
+    assert run_world(folder, tmp_path / "b", 1, expected=7) == first
+    assert run_world(folder, tmp_path / "c", 3, expected=107) == first
+
+
+CLOSED = """
+import os
+import sys
+
+from torch import nn
+
+from ett.checkpoint import CheckpointConfig, Checkpointer
+from ett.errors import AccessDenied
+
+checkpointer = Checkpointer(CheckpointConfig(uri=sys.argv[1]), model=nn.Linear(1, 1))
+os.setuid(65534)
+try:
+    checkpointer.restore()
+except AccessDenied as err:
+    print(err.fact)
+    sys.exit(err.exit_code)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_folder_without_rights_is_one_clear_error(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    done = subprocess.run([sys.executable, "-c", CLOSED, str(closed)], capture_output=True, text=True, check=False)
+    assert done.returncode == 5, done.stderr
+    assert str(closed) in done.stdout
