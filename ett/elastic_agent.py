@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
@@ -24,6 +25,7 @@ from ett.exit_order import ExitOrder
 from ett.failure import RankExit
 from ett.supervisor import JobSupervisor, Outcome
 
+ADDRESS = "127.0.0.1"
 MONITOR_INTERVAL_S = 0.05
 # After one rank's failure the others can only end: time to see their broken connections and print why.
 SURVIVORS_GRACE_S = 3
@@ -46,7 +48,15 @@ class SupervisedAgent(LocalElasticAgent):
         super().__init__(spec, logs, log_line_prefix_template=prefix, shutdown_timeout=grace_s)
         self._job = job
         self._order: ExitOrder | None = None
+        self._attempt_store: TCPStore | None = None
         self.outcome = Outcome(status="succeeded")
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        # torch keeps one store for all attempts (2.11, 2.13): a restarted rank then reads the address that a dead one
+        # left there, and fails with "connection refused". Each attempt gets a store of its own.
+        self._attempt_store = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
+        worker_group.spec.master_addr, worker_group.spec.master_port = ADDRESS, self._attempt_store.port
+        super()._rendezvous(worker_group)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._check_stop_between_attempts()
@@ -198,7 +208,7 @@ def run_agent(job: JobSupervisor) -> Outcome:
         run_id=f"{job.folder.name}-{uuid.uuid4().hex[:8]}",
         min_nodes=1,
         max_nodes=1,
-        local_addr="127.0.0.1",
+        local_addr=ADDRESS,
     )
     shim = ("-I", "-S", worker.__file__, str(os.getpid()), *plan.program())
     spec = WorkerSpec(
@@ -209,7 +219,7 @@ def run_agent(job: JobSupervisor) -> Outcome:
         rdzv_handler=registry.get_rendezvous_handler(parameters),
         max_restarts=job.recovery.max_restarts,
         monitor_interval=MONITOR_INTERVAL_S,
-        local_addr="127.0.0.1",
+        local_addr=ADDRESS,
     )
     prefix = "[rank${rank}] " if plan.nproc > 1 else _NoPrefix()
     agent = SupervisedAgent(job, spec, _AttemptLogs(job), prefix)
