@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import random
+from importlib import import_module
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ett.trainer.data import criteo_lines
+from ett.trainer.data.criteo_lines import MISSING_COUNT, MISSING_ID, describe_fault, dense_features, parse_lines
+from criteo_cases import line_of, random_line
+
+NATIVE = "ett.trainer.data._criteo"
+needs_native = pytest.mark.skipif(find_spec(NATIVE) is None, reason="the extension is not built")
+
+
+def assert_parsers_agree(block: bytes, num_lines: int) -> None:
+    native = import_module(NATIVE).parse(block, num_lines)
+    for got, expected in zip(native, criteo_lines.parse_reference(block, num_lines), strict=True):
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(got, expected)
+
+
+@needs_native
+@pytest.mark.parametrize("seed", range(8))
+def test_native_parser_agrees_with_the_reference_on_good_and_malformed_lines(seed: int) -> None:
+    draw = random.Random(seed)
+    lines = [random_line(draw) for _ in range(300)]
+    assert_parsers_agree(b"\n".join(lines), len(lines))
+    states = parse_lines(b"\n".join(lines), len(lines)).states
+    assert 0.2 < np.mean(states == 0) < 0.95  # both kinds were compared
+
+
+@needs_native
+@given(block=st.binary(max_size=400), num_lines=st.integers(0, 3))
+def test_native_parser_agrees_with_the_reference_on_any_bytes(block: bytes, num_lines: int) -> None:
+    if block.count(b"\n") + 1 >= num_lines:
+        assert_parsers_agree(block, num_lines)
+    else:
+        with pytest.raises(ValueError, match="fewer lines"):
+            import_module(NATIVE).parse(block, num_lines)
+
+
+def test_a_machine_without_the_extension_uses_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_extension(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(criteo_lines, "import_module", no_extension)
+    assert criteo_lines._find_parser() is criteo_lines.parse_reference
+
+
+def test_columns_hold_what_the_fields_say() -> None:
+    counts = [b"-2", b"", b"0", *[b"7"] * 10]
+    categories = [b"", b"0", b"FFFFFFFF", b"05db9164", *[b"1"] * 22]
+    lines = parse_lines(line_of(0, label=b"1", counts=counts, categories=categories), 1)
+    assert lines.states.tolist() == [0]
+    assert lines.labels.tolist() == [1.0]
+    assert lines.counts[0, :4].tolist() == [-2, MISSING_COUNT, 0, 7]
+    assert lines.ids[0, :5].tolist() == [MISSING_ID, 0, 0xFFFFFFFF, 0x05DB9164, 1]
+
+
+def test_a_missing_category_has_an_id_of_its_own() -> None:
+    assert MISSING_ID > 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\r"])
+def test_every_line_ending_gives_the_same_columns(end: bytes) -> None:
+    plain, ended = parse_lines(line_of(3), 1), parse_lines(line_of(3) + end, 1)
+    assert ended.states.tolist() == [0]
+    np.testing.assert_array_equal(plain.ids, ended.ids)
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        (b"\t".join([b"0"] * 38), "38 fields"),
+        (b"", "1 fields"),
+        (line_of(1) + b"\t", "41 fields"),
+        (line_of(1, label=b"2"), "field 1 is '2'"),
+        (line_of(1, label=b""), "field 1 is ''"),
+        (line_of(1, counts=[*[b"1"] * 4, b"1.5", *[b"1"] * 8]), "field 6 is '1.5'"),
+        (line_of(1, counts=[*[b"1"] * 12, b"9" * 19]), "field 14 is '9999999999999999999'"),
+        (line_of(1, categories=[b"xyz", *[b"1"] * 25]), "field 15 is 'xyz'"),
+        (line_of(1, categories=[*[b"1"] * 25, b"123456789"]), "field 40 is '123456789'"),
+        (line_of(1, categories=[*[b"1"] * 25, b"1\r"]) + b"\r", "field 40 is '1\\r'"),
+        (line_of(1, categories=[b"\xff", *[b"1"] * 25]), "field 15 is '\\\\xff'"),
+    ],
+)
+def test_a_malformed_line_is_described_by_field_with_its_value(line: bytes, fact: str) -> None:
+    state = int(parse_lines(line, 1).states[0])
+    assert state != 0
+    assert describe_fault(state, line)[0] == fact
+
+
+def test_dense_features_are_logarithms_that_keep_the_sign() -> None:
+    features = dense_features(np.array([[0, 1, -1, MISSING_COUNT, 10**17]]))
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(features, [[0, np.log(2), -np.log(2), 0, np.log1p(1e17)]], rtol=1e-6)
