@@ -69,7 +69,7 @@ def build_report(account: JobAccount, window: Interval | None = None, exclude: I
     asked = whole if window is None else (max(whole[0], window[0]), min(whole[1], window[1]))
     kept = without(asked, [*exclude, *account.exclusions])
     detail = _detail(account.pieces, kept)
-    stops = tuple(i for i in account.interruptions if _lies_in(i.time_ns, asked, whole))
+    stops = tuple(i for i in account.interruptions if _lies_in(i.time_ns, window or whole, whole))
     formula = closed_formula(account.pieces, _step_ends(account), [i for i in stops if i.kind != "resize"], kept)
     flags = set(account.flags)
     warnings = account.problems.warnings()
@@ -195,8 +195,10 @@ def _num_replayed(pieces: Iterable[Piece], kept: Sequence[Interval]) -> int:
 
 
 def _lies_in(time_ns: int, window: Interval, whole: Interval) -> bool:
-    """Half-open, so that adjacent windows count an interruption once; the job's very end belongs to its last window."""
-    return window[0] <= time_ns < window[1] or time_ns == window[1] == whole[1]
+    """Half-open, so that adjacent windows count an interruption once; the job's end is in the window before."""
+    if time_ns == whole[1]:
+        return window[0] < time_ns <= window[1] or window[0] <= time_ns == whole[0] <= window[1]
+    return window[0] <= time_ns < window[1]
 
 
 def _step_ends(account: JobAccount) -> list[int]:

@@ -6,6 +6,7 @@ attempt, gets a host and a clock of its own. Times are as the source recorded th
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -159,3 +160,15 @@ def write_case() -> WriteCase:
         return log.flags()
 
     return write
+
+
+@pytest.fixture(scope="session")
+def naive_job() -> Any:
+    """The reference that asks the rules instant by instant (tests/reference/naive_partition.py)."""
+    path = Path(__file__).parents[1] / "reference" / "naive_partition.py"
+    spec = importlib.util.spec_from_file_location("naive_partition", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.NaiveJob

@@ -62,7 +62,7 @@ def _attempt(
     for rank in range(world):
         src = f"r{rank}"
         if attempt == 1 and rank == 2 and draw(st.booleans()):
-            events.append({"ev": "clock_sync", "src": src, "t": 0, "offset": 0})
+            events.append({"ev": "clock_sync", "att": 1, "src": src, "t": 0, "offset": 0})
         begin = now
         for name in draw(st.lists(st.sampled_from(["init", "restore", "compile", "warm"]), max_size=2)):
             end = begin + draw(st.integers(1, 9))
@@ -107,7 +107,9 @@ def log_of(files: Files) -> EventLog:
 
 def account_of(case: dict[str, Any], files: Files, **more: Any) -> JobAccount:
     as_of_ns = EPOCH_NS + case["as_of"] * NS if "as_of" in case else 0
-    found = account(log_of(files), as_of_ns=more.pop("as_of_ns", as_of_ns), **({"cut_at_as_of": False} | more))
+    found = account(
+        log_of(files), as_of_ns=more.pop("as_of_ns", as_of_ns), **({"cut_at_as_of": "as_of" in case} | more)
+    )
     assert found is not None
     return found
 
@@ -222,7 +224,7 @@ def test_record_by_record_gives_the_answer_of_the_whole(case: dict[str, Any], se
         live.add(record)
         if index == len(arriving) // 2:
             live.account(as_of_ns)
-    found = live.account(as_of_ns)
+    found = live.account(as_of_ns, cut_at_as_of="as_of" in case)
     assert found is not None
     assert figures(found) == figures(account_of(case, files))
 
@@ -256,3 +258,14 @@ def _cut_logs(blobs: dict[str, bytes], cuts: Callable[[bytes], Sequence[int]]) -
         others = [file for other, file in whole.items() if other != name]
         for cut in cuts(data):
             yield merge([*others, parse_file(name, data[:cut])])
+
+
+@settings(quick, max_examples=150)
+@given(case=jobs())
+def test_the_sweep_agrees_with_asking_the_rules_at_every_instant(
+    case: dict[str, Any], case_log: CaseLog, naive_job: Any
+) -> None:
+    found = account_of(case, case_log(case).files())
+    naive = naive_job(case["events"], case.get("as_of")).seconds()
+    seconds = {name: value for name, value in figures(found)["seconds"].items() if value}
+    assert seconds == pytest.approx({name: float(value) for name, value in naive.items()}, abs=1e-6)
