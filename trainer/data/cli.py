@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ett.errors import AccessDenied, Conflict, NotFound
+from ett.errors import AccessDenied, Conflict, NotFound, UsageError
 
 
 @click.group()
@@ -30,6 +30,8 @@ def generate(*, format_name: str, rows: int, out: Path, seed: int, packed: bool,
     """
     from ett.trainer.data.generated_file import write_criteo
 
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder", expected="the name of a file", do=f"--out {out}/criteo.tsv")
     if out.exists() and not force:
         raise Conflict(f"{out} exists", do="choose another --out, or replace it with --force")
     if not out.parent.is_dir():

@@ -6,12 +6,12 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from criteo_cases import line_of, random_line
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ett.trainer.data import criteo_lines
-from ett.trainer.data.criteo_lines import MISSING_COUNT, MISSING_ID, describe_fault, dense_features, parse_lines
-from criteo_cases import line_of, random_line
+from ett.trainer.data.criteo_lines import MISSING_COUNT, MISSING_ID, dense_features, describe_fault, parse_lines
 
 NATIVE = "ett.trainer.data._criteo"
 needs_native = pytest.mark.skipif(find_spec(NATIVE) is None, reason="the extension is not built")

@@ -144,5 +144,5 @@ def test_a_file_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("url", ["nonsense://x/y", "s4://bucket"])
 def test_an_unknown_scheme_is_refused(url: str) -> None:
-    with pytest.raises(DataError, match="data.path"):
+    with pytest.raises(DataError, match=r"data\.path"):
         TextSource(url)
