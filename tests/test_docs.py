@@ -38,3 +38,17 @@ def test_the_worked_examples_picture_is_that_of_the_command(tmp_path: Path) -> N
     drawn = tmp_path / "drawn.svg"
     CliRunner().invoke(cli, ["timeline", "--events", str(EXAMPLE), "--svg", str(drawn)], catch_exceptions=False)
     assert drawn.read_text() == (ROOT / "docs" / "img" / "worked-example.svg").read_text()
+
+
+def test_the_tour_names_every_source_file() -> None:
+    tour = (ROOT / "docs" / "architecture.md").read_text()
+    folders = ("ett", "checkpoint", "recovery", "compile_cache", "trainer", "dashboards", "alerts")
+    sources = {
+        str(path.relative_to(ROOT))
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".cpp") and path.name != "__init__.py"
+        if folder != "ett" or not set(path.relative_to(ROOT / "ett").parts) & set(folders)
+    }
+    named = set(re.findall(r"`((?:%s)/[\w/]+\.(?:py|cpp))`" % "|".join(folders), tour))
+    assert (sorted(sources - named), sorted(named - sources)) == ([], [])
