@@ -50,5 +50,5 @@ def test_the_tour_names_every_source_file() -> None:
         if path.suffix in (".py", ".cpp") and path.name != "__init__.py"
         if folder != "ett" or not set(path.relative_to(ROOT / "ett").parts) & set(folders)
     }
-    named = set(re.findall(r"`((?:%s)/[\w/]+\.(?:py|cpp))`" % "|".join(folders), tour))
+    named = set(re.findall(rf"`((?:{'|'.join(folders)})/[\w/]+\.(?:py|cpp))`", tour))
     assert (sorted(sources - named), sorted(named - sources)) == ([], [])
