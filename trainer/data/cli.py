@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ett.errors import AccessDenied, Conflict, NotFound, UsageError
+from ett.errors import Conflict, NotFound, UsageError
 
 
 @click.group()
@@ -36,8 +36,5 @@ def generate(*, format_name: str, rows: int, out: Path, seed: int, packed: bool,
         raise Conflict(f"{out} exists", do="choose another --out, or replace it with --force")
     if not out.parent.is_dir():
         raise NotFound(f"folder {out.parent} does not exist", do=f"mkdir -p {out.parent}")
-    try:
-        num_bytes = write_criteo(out, rows, seed, packed=packed or out.suffix == ".gz")
-    except PermissionError as err:
-        raise AccessDenied(f"no permission to write {out}", do="choose another --out") from err
+    num_bytes = write_criteo(out, rows, seed, packed=packed or out.suffix == ".gz")
     click.echo(f"{out}: {rows:,} lines, {num_bytes / 1e6:,.1f} MB, format {format_name}, seed {seed}")

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import IO
 
+from ett.errors import AccessDenied
 from ett.trainer.data.config import GenerateConfig
 from ett.trainer.data.generator import GENERATOR_VERSION, criteo_lines
 
@@ -28,7 +29,10 @@ def ensure_generated(config: GenerateConfig, folder: Path) -> Path:
 
 
 def write_criteo(path: Path, rows: int, seed: int, *, packed: bool = False) -> int:
-    """Write a file of Criteo lines under a temporary name, then give it its name; return its size in bytes."""
+    """Write a file of Criteo lines under a temporary name, then give it its name; return its size in bytes.
+
+    Raises: AccessDenied: the folder refuses it, or is full; nothing is left behind.
+    """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with unfinished.open("wb") as raw:
@@ -38,6 +42,10 @@ def write_criteo(path: Path, rows: int, seed: int, *, packed: bool = False) -> i
             else:
                 _write(raw, rows, seed)
         unfinished.replace(path)
+    except OSError as err:
+        raise AccessDenied(
+            f"cannot write {path}: {err.strerror}", do="free some space, or choose another folder"
+        ) from err
     finally:
         unfinished.unlink(missing_ok=True)
     return path.stat().st_size

@@ -60,7 +60,7 @@ _ZIPF_EXPONENT = 1.05
 _SIGNAL_COLUMNS = (0, 1, 4, 6, 7, 10, 12, 17, 18)  # by index from 0: C1, C2, C5, C7, C8, C11, C13, C18, C19
 _SIGNAL_SD = 0.75  # of one id's weight; nine columns give log-odds with a standard deviation near 2
 _BIAS = -1.85  # of the log-odds: a click rate of 0.24 to 0.26, by seed
-_CHUNK_ROWS = 1 << 15
+_CHUNK_ROWS = 1 << 14  # measured: 8 to 32 thousand are within a tenth, smaller ones lose a fifth
 # Salts of the independent draws.
 _CATEGORY, _CATEGORY_GAP, _COUNT_KIND, _COUNT_U, _COUNT_V, _WEIGHT_U, _WEIGHT_V, _ID, _LABEL = range(1, 10)
 
@@ -107,9 +107,9 @@ def _lines(columns: list[_Field]) -> bytes:
 
 
 def _hex_field(values: NDArray[np.uint64], is_missing: NDArray[np.bool_]) -> _Field:
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
-    shifts = np.arange(28, -1, -4, dtype=np.uint64)
-    text = digits[((values[:, None] >> shifts) & np.uint64(15)).astype(np.intp)]
+    pairs = np.frombuffer(bytes(range(256)).hex().encode(), np.uint8).reshape(256, 2)
+    big_endian = (values & np.uint64(0xFFFFFFFF)).astype(">u4").view(np.uint8).reshape(len(values), 4)
+    text = pairs[big_endian].reshape(len(values), 8)
     return text, np.broadcast_to(~is_missing[:, None], text.shape)
 
 
@@ -124,8 +124,8 @@ def _count_field(rows: NDArray[np.uint64], seed: int, column: int, count: _Count
 
 
 def _decimal_field(value: NDArray[np.int64], is_missing: NDArray[np.bool_]) -> _Field:
-    powers = 10 ** np.arange(6, -1, -1, dtype=np.int64)
-    magnitude = np.abs(value)[:, None]
+    powers = 10 ** np.arange(6, -1, -1, dtype=np.int32)
+    magnitude = np.abs(value).astype(np.int32)[:, None]  # at most 9,999,999; half the time of int64
     digits = (magnitude // powers % 10 + ord("0")).astype(np.uint8)
     is_digit = (magnitude >= powers) | (powers == 1)
     text = np.concatenate([np.full((len(value), 1), ord("-"), np.uint8), digits], axis=1)

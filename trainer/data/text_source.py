@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
+
+import numpy as np
 
 from ett.errors import AccessDenied, DataError, NotFound, Unreachable
 
@@ -62,7 +64,8 @@ class TextSource:
     def windows(self, num_lines: int, start: Position = BEGINNING) -> Iterator[Window]:
         """Yield windows of `num_lines` lines (fewer at the end of a file), beginning at `start`.
 
-        Raises: DataError: a gzip file is cut off or damaged, or a file holds no lines at all.
+        Raises: DataError: a gzip file is cut off or damaged, or a file holds no lines at all. NotFound, AccessDenied,
+            Unreachable: a file cannot be read.
         """
         first_row = start.first_row
         for index in range(start.file, len(self.files)):
@@ -74,64 +77,63 @@ class TextSource:
     def _windows_of(self, index: int, num_lines: int, start: Position) -> Iterator[Window]:
         path = self.files[index].path
         offset, line, row = start.offset, start.first_line, start.first_row
-        with ExitStack() as closer:
-            stream = self._open(path, closer)
-            try:
+        try:
+            with self._open(path) as stream:
                 if offset:
                     stream.seek(offset)
                 for block, count in _blocks(path, stream, num_lines):
                     skipped = len(_BOM) if not offset and block.startswith(_BOM) else 0
                     yield Window(index, offset, line, row, count, block[skipped:])
                     offset, line, row = offset + len(block), line + count, row + count
-            except (EOFError, zlib.error, gzip.BadGzipFile) as err:
-                raise DataError(
-                    f"{path}: damaged gzip data after line {line}: {err}",
-                    expected="a whole gzip file",
-                    do="fetch or pack the file again; `gzip -t` checks it",
-                ) from err
-
-    def _open(self, path: str, closer: ExitStack) -> IO[bytes]:
-        try:
-            raw: IO[bytes] = self._storage.open(path, "rb")
+        except (EOFError, zlib.error, gzip.BadGzipFile) as err:
+            raise DataError(
+                f"{path}: damaged gzip data after line {line}: {err}",
+                expected="a whole gzip file",
+                do="fetch or pack the file again; `gzip -t` checks it",
+            ) from err
         except FileNotFoundError as err:
             raise NotFound(f"{path} is gone", do="the data must stay while a job trains on it") from err
         except PermissionError as err:
             raise AccessDenied(f"no permission to read {path}", do="give this user access") from err
-        closer.callback(raw.close)
-        head = raw.read(2)
-        raw.seek(0)
-        return closer.enter_context(cast(IO[bytes], gzip.open(raw))) if head == _GZIP_MAGIC else raw
+        except OSError as err:
+            raise Unreachable(
+                f"reading {path} failed after line {line}: {err}", do="try again, or copy the data to a local folder"
+            ) from err
+
+    @contextmanager
+    def _open(self, path: str) -> Iterator[IO[bytes]]:
+        with self._storage.open(path, "rb") as raw:
+            head = raw.read(len(_GZIP_MAGIC))
+            raw.seek(0)
+            if head != _GZIP_MAGIC:
+                yield raw
+                return
+            with gzip.open(raw) as unpacked:
+                yield cast(IO[bytes], unpacked)
 
 
 def _blocks(path: str, stream: IO[bytes], num_lines: int) -> Iterator[tuple[bytes, int]]:
     """Yield (bytes of up to num_lines whole lines, their number)."""
-    buffered = bytearray()
-    count = 0  # line feeds in `buffered`
+    pending: list[memoryview] = []
+    count = 0  # line feeds in `pending`, fewer than num_lines
+    unended_bytes = 0  # after the last line feed
     while chunk := stream.read(_CHUNK_BYTES):
-        buffered += chunk
-        count += chunk.count(b"\n")
-        if not count and len(buffered) > _LONGEST_LINE_BYTES:
+        view, begin = memoryview(chunk), 0
+        feeds = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
+        unended_bytes = len(chunk) - int(feeds[-1]) - 1 if len(feeds) else unended_bytes + len(chunk)
+        if unended_bytes > _LONGEST_LINE_BYTES:
             raise DataError(
-                f"{path}: no line feed in {len(buffered):,} bytes",
+                f"{path}: no line feed in {unended_bytes:,} bytes",
                 expected="lines of text, plain or gzip",
                 do="check data.path: this is no file of Criteo lines",
             )
-        while count >= num_lines:
-            cut = _end_of_line(buffered, num_lines)
-            yield bytes(memoryview(buffered)[:cut]), num_lines
-            del buffered[:cut]
-            count -= num_lines
-    if buffered:
-        is_unended = not buffered.endswith(b"\n")
-        yield bytes(buffered), count + is_unended
-
-
-def _end_of_line(buffered: bytearray, number: int) -> int:
-    """Return the offset after the `number`-th line feed."""
-    import numpy as np
-
-    feeds = np.flatnonzero(np.frombuffer(buffered, np.uint8) == 10)
-    return int(feeds[number - 1]) + 1
+        for feed in feeds[num_lines - count - 1 :: num_lines].tolist():
+            yield b"".join([*pending, view[begin : feed + 1]]), num_lines
+            pending, begin = [], feed + 1
+        pending.append(view[begin:])
+        count = (count + len(feeds)) % num_lines
+    if block := b"".join(pending):
+        yield block, count + (not block.endswith(b"\n"))
 
 
 def _find_files(path: str) -> tuple[Any, list[SourceFile]]:
@@ -149,7 +151,7 @@ def _find_files(path: str) -> tuple[Any, list[SourceFile]]:
     except PermissionError as err:
         raise AccessDenied(f"no permission to read data.path {path!r}", do="give this user access") from err
     except (ImportError, ValueError) as err:
-        raise DataError(f"data.path {path!r}: {err}", expected="a local path or a URL that fsspec knows") from err
+        raise DataError(f"data.path {path!r}: {err}", expected="a file, a folder or an fsspec URL") from err
     except OSError as err:
         raise Unreachable(f"data.path {path!r}: {err}", do="try again, or copy the data to a local folder") from err
     if not found:
@@ -159,11 +161,16 @@ def _find_files(path: str) -> tuple[Any, list[SourceFile]]:
 
 def _listing(storage: Any, root: str) -> list[SourceFile]:
     info = storage.info(root)
+    if info["type"] == "file":
+        return [_source_file(info)]
     if info["type"] != "directory":
-        return [SourceFile(str(info["name"]), int(info["size"] or 0))]
+        raise ValueError("neither a file nor a folder")  # a pipe cannot be read a second time
     entries = sorted(storage.ls(root, detail=True), key=lambda entry: str(entry["name"]))
-    return [
-        SourceFile(str(entry["name"]), int(entry["size"] or 0))
-        for entry in entries
-        if entry["type"] == "file" and not Path(str(entry["name"])).name.startswith((".", "_"))
-    ]
+    shown = [entry for entry in entries if not Path(str(entry["name"])).name.startswith((".", "_"))]
+    # A listing tells of a link, not of what it leads to.
+    followed = [storage.info(entry["name"]) if entry.get("islink") else entry for entry in shown]
+    return [_source_file(entry) for entry in followed if entry["type"] == "file"]
+
+
+def _source_file(info: dict[str, Any]) -> SourceFile:
+    return SourceFile(str(info["name"]), int(info["size"] or 0))

@@ -73,6 +73,12 @@ def test_held_out_rows_do_not_depend_on_seed_or_world(folder: str) -> None:
     assert sorted(row for batches in other for row in rows_of(batches)) == held
 
 
+def test_every_rank_gets_as_many_held_out_batches_as_the_others(folder: str) -> None:
+    # A lookup is collective: a rank that ended earlier would leave the others waiting.
+    counts = {len(list(reader_of(folder, rank=rank, world_size=40).heldout_batches(7))) for rank in range(40)}
+    assert len(counts) == 1
+
+
 def test_scoring_does_not_move_the_cursor(folder: str) -> None:
     reader = reader_of(folder)
     first = list(islice(reader, 3))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ett.errors import AccessDenied
 from ett.trainer.data import generated_file
 from ett.trainer.data.config import GenerateConfig
 from ett.trainer.data.generated_file import ensure_generated, write_criteo
@@ -54,7 +55,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(generated_file, "criteo_lines", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(AccessDenied, match=r"cannot write .*a\.tsv: No space left on device"):
         write_criteo(tmp_path / "a.tsv", 5, 1)
     assert not list(tmp_path.iterdir())
 
