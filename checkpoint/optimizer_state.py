@@ -63,7 +63,8 @@ def _undo_casts(optimizer: Optimizer, names: list[str], saved: dict[str, dict[st
     for name, parameter in zip(names, parameters, strict=True):
         for key, value in saved.get(name, {}).items():
             if isinstance(value, Tensor):
-                optimizer.state[parameter][key] = value.to(optimizer.state[parameter][key].device)
+                # A copy, so that it lies in memory that torch aligned: the last bit of a product may depend on it.
+                optimizer.state[parameter][key] = value.to(optimizer.state[parameter][key].device, copy=True)
 
 
 def _parameter_names(optimizer: Optimizer, model: nn.Module) -> list[str]:

@@ -210,6 +210,9 @@ class Rank:
     def image(self) -> dict[str, bytes]:
         """Return every bit of the state under a name, rows by id."""
         image: dict[str, bytes] = {"loader": repr(self.loader.state).encode()}
+        for shard in self.model.shards():
+            dtypes = [shard.rows.weights.dtype, *(shard.rows.states[state.name].dtype for state in shard.states)]
+            image[f"dtypes of {shard.name}"] = repr(dtypes).encode()
         for name, value in self.model.state_dict().items():
             image[name] = raw(value)
         for number, group in enumerate(self.optimizer.param_groups):
@@ -221,16 +224,20 @@ class Rank:
 
     def rows(self) -> dict[tuple[str, int], bytes]:
         return {
-            (shard.name, int(i)): raw(shard.rows.weights[n])
-            + b"".join(raw(shard.rows.states[state.name][n]) for state in shard.states)
+            (shard.name, int(i)): bits(shard.rows.weights[n])
+            + b"".join(bits(shard.rows.states[state.name][n]) for state in shard.states)
             for shard in self.model.shards()
             for n, i in enumerate(shard.rows.ids.tolist())
         }
 
 
 def raw(value: Tensor) -> bytes:
+    return str(value.dtype).encode() + bits(value)
+
+
+def bits(value: Tensor) -> bytes:
     flat = value.detach().contiguous().reshape(-1)
-    return str(value.dtype).encode() + (flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
 def run_ranks(world_size: int, work: Callable[[ThreadRanks], T]) -> list[T | BaseException]:

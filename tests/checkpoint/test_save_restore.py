@@ -23,7 +23,7 @@ from checkpoint_world import (
 )
 from torch import nn
 
-from ett.checkpoint import CheckpointConfig, Checkpointer, StateSpec, TableRows
+from ett.checkpoint import CheckpointConfig, Checkpointer, StateSpec, TableRows, table_segments
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
 from ett.errors import ConfigError, RestoreFailed
@@ -43,6 +43,20 @@ def test_resharding_there_and_back_keeps_the_digest(tmp_path: Path) -> None:
     for world_size in (2, 3, 1):
         world = restored_world(tmp_path, world_size)
         assert holds(world, 5)
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 30])
+@pytest.mark.parametrize("group_bytes", [1, 1 << 30])
+def test_tables_of_several_segments_and_blocks_are_whole(
+    tmp_path: Path, segment_bytes: int, group_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_segments, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(table_segments, "SEGMENT_BYTES", segment_bytes)
+    monkeypatch.setattr(table_segments, "READ_GROUP_BYTES", group_bytes)
+    saved_world(tmp_path, 1, [3])
+    assert len(list(tmp_path.glob("d/*/*/t0000.*"))) == (2 if segment_bytes == 1 else 1)
+    for world_size in (2, 1):
+        assert holds(restored_world(tmp_path, world_size), 3)
 
 
 def test_a_fresh_folder_restores_nothing(tmp_path: Path) -> None:
