@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ett.errors import Conflict, NotFound, UsageError
+from ett.errors import AccessDenied, Conflict, NotFound, UsageError
 from ett.process_identity import ProcessIdentity
 
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -85,9 +85,16 @@ class JobFolder:
         return self.path / "attempts" / str(attempt) / "workers.json"
 
     def create(self) -> None:
-        """Make the folder. Raises: Conflict: another launch made it at the same moment."""
+        """Make the folder. Raises: Conflict: another launch made it at the same moment. AccessDenied."""
         try:
-            self.path.mkdir(parents=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as err:
+            raise AccessDenied(
+                f"the folder of jobs {self.path.parent} cannot be made: {err.strerror}",
+                do="give this user a place to write to: $ETT_HOME",
+            ) from err
+        try:
+            self.path.mkdir()
         except FileExistsError as err:
             raise Conflict(f"job {self.name} exists already", do="choose another --job") from err
 
@@ -181,7 +188,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file; an empty one where there is no file or no whole object in it."""
     try:
         value = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -1,0 +1,21 @@
+"""Makes `wait` and `launched_job` importable for the tests beside them, and gives each test a job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launched_job import LaunchedJob
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[LaunchedJob]:
+    """A job of this test alone; nothing of it outlives the test, even a failing one."""
+    launched = LaunchedJob(tmp_path)
+    yield launched
+    launched.end()

@@ -1,0 +1,76 @@
+"""A job started as a user starts it: the `ett` command in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ett.event_reader import read_folder
+from ett.event_schema import Record
+from ett.guardian import Watched
+from ett.job_folder import JobFolder
+
+PROGRAMS = Path(__file__).parent / "programs"
+NAME = "j"
+
+
+class LaunchedJob:
+    """`ett launch --job j …` under `folder`; output lands in `folder`/out and /err."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.job_dir = folder / ".ett" / "jobs" / NAME
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *args: str, **environ: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "ett", "launch", "--job", NAME, *args]
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("ETT_")}
+        with (self.folder / "out").open("ab") as out, (self.folder / "err").open("ab") as err:
+            supervisor = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                stdout=out,
+                stderr=err,
+                stdin=subprocess.DEVNULL,
+                env=clean | {"OMP_NUM_THREADS": "1"} | environ,
+            )
+        self._started.append(supervisor)
+        return supervisor
+
+    def run(self, *args: str, **environ: str) -> int:
+        """Return the exit code."""
+        return self.start(*args, **environ).wait(timeout=90)
+
+    def end(self) -> None:
+        """Kill the supervisors that still run; their guardians end the rest."""
+        for supervisor in self._started:
+            supervisor.kill()
+            supervisor.wait()
+
+    @property
+    def out(self) -> str:
+        return (self.folder / "out").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.folder / "err").read_text()
+
+    def records(self, *kinds: str) -> list[Record]:
+        """Return the log's records of those kinds in order of time; all files must be whole."""
+        if not (self.job_dir / "events").is_dir():
+            return []
+        log = read_folder(self.job_dir)
+        return sorted((r for r in log.records if r.ev in kinds), key=lambda r: (r.wall_ns, r.seq))
+
+    def ends(self) -> list[dict[str, Any]]:
+        return [dict(record.data) for record in self.records("attempt_ended")]
+
+    def processes(self, attempt: int) -> list[int]:
+        """Return the attempt's live processes: workers, and whatever they started."""
+        watched = Watched(str(self.job_dir))
+        for identity in JobFolder(self.job_dir).read_workers(attempt).values():
+            watched.add(attempt, identity.pid, identity.start_ticks)
+        return watched.alive()

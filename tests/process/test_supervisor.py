@@ -1,0 +1,229 @@
+"""What a user of `ett launch` sees: real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from launched_job import PROGRAMS, LaunchedJob
+from wait import wait_until
+
+pytestmark = pytest.mark.process
+STEPS, PARENT = str(PROGRAMS / "steps.py"), str(PROGRAMS / "parent.py")
+
+
+def test_a_script_for_torchrun_runs_as_it_does_there(job: LaunchedJob) -> None:
+    script = str(PROGRAMS / "all_reduce.py")
+    assert job.run("--nproc", "2", script, "--flag", "${local_rank}", "a b") == 0
+    for rank in (0, 1):
+        assert f"[rank{rank}] rank {rank}/2 local {rank} sum 3" in job.out
+    assert f"argv ['{script}', '--flag', '${{local_rank}}', 'a b'] path {PROGRAMS} main __main__" in job.out
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("import sys; sys.exit(7)", 7),
+        ("raise ValueError('boom')", 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 139),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
+    ],
+)
+def test_the_exit_code_is_the_programs_own(job: LaunchedJob, program: str, code: int) -> None:
+    assert job.run("--", sys.executable, "-c", program) == code
+    assert [(end["reason"], end["exit_code"]) for end in job.ends()] == [("failed", code)]
+    assert job.records("job_ended")[0].data["status"] == "failed"
+
+
+def test_the_exit_code_is_that_of_the_rank_that_failed_first(job: LaunchedJob) -> None:
+    program = "import os, time; r = int(os.environ['RANK']); time.sleep(0 if r == 1 else 600); os._exit(10 + r)"
+    assert job.run("--nproc", "2", "--", sys.executable, "-c", program) == 11
+    assert job.ends()[0]["first_failing_rank"] == 1
+
+
+def test_a_users_traceback_shows_none_of_our_frames(job: LaunchedJob) -> None:
+    (job.folder / "bad.py").write_text("def f():\n    return 1 / 0\n\n\nf()\n")
+    assert job.run("bad.py") == 1
+    trace = job.err[job.err.index("Traceback") : job.err.index("ZeroDivisionError")]
+    assert trace.count("File ") == 2
+    assert "ett" not in trace.replace(str(job.folder), "")
+
+
+def test_a_killed_rank_comes_back_and_the_job_succeeds(job: LaunchedJob) -> None:
+    flags = ("--nproc", "2", "--max-restarts", "2", "--chaos", "kill:rank=1,step=7")
+    assert job.run(*flags, STEPS, "12", "0.01") == 0
+    first, second = job.ends()
+    assert (first["reason"], first["signal"], first["class"], first["first_failing_rank"]) == ("failed", 9, "infra", 1)
+    assert second["reason"] == "completed"
+    assert job.records("job_ended")[0].data["status"] == "succeeded"
+    assert [record.data["restart"] for record in job.records("restart_decision")] == [True]
+
+
+def test_a_restarted_process_group_meets_only_the_living(job: LaunchedJob) -> None:
+    """torch's agent keeps one store for all attempts, and gloo then finds the addresses of dead ranks in it."""
+    script = job.folder / "twice.py"
+    script.write_text(
+        "import os, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.barrier()\n"
+        "os._exit(1 if os.environ['ETT_ATTEMPT'] < '3' and os.environ['RANK'] == '1' else 0)\n"
+    )
+    assert job.run("--nproc", "2", "--max-restarts", "2", "twice.py") == 0
+
+
+def test_spent_restarts_give_121_with_the_childs_code_in_the_message(job: LaunchedJob) -> None:
+    assert job.run("--max-restarts", "1", str(PROGRAMS / "fail_until.py"), "9") == 121
+    assert "error[ETT-L121]" in job.err
+    assert "exit code was 7" in job.err
+    assert len(job.ends()) == 2
+
+
+def test_restarts_that_suffice_are_not_an_error(job: LaunchedJob) -> None:
+    assert job.run("--max-restarts", "2", str(PROGRAMS / "fail_until.py"), "2") == 0
+
+
+def test_the_same_error_twice_stops_the_restarts(job: LaunchedJob) -> None:
+    assert job.run("--max-restarts", "5", "--", sys.executable, "-c", "raise ValueError('at step 12')") == 121
+    assert [record.data["rule"] for record in job.records("restart_decision")] == ["restart", "same_user_error"]
+
+
+def test_the_last_lines_of_the_first_failing_rank_are_kept(job: LaunchedJob) -> None:
+    program = "import sys; [print('line', i, file=sys.stderr) for i in range(50)]; sys.exit(3)"
+    assert job.run("--", sys.executable, "-c", program) == 3
+    tail = (job.job_dir / job.ends()[0]["log_tail"]).read_text().splitlines()
+    assert tail == [f"line {i}" for i in range(30, 50)]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_lets_the_ranks_save_before_143(job: LaunchedJob, signum: int) -> None:
+    supervisor = job.start("--nproc", "2", STEPS, "5000", "0.01")
+    wait_until(lambda: job.records("ckpt_commit"), 30)
+    supervisor.send_signal(signum)
+    assert supervisor.wait(timeout=20) == 143
+    assert [end["reason"] for end in job.ends()] == ["preempted"]
+    assert job.records("preempt_notice")[0].data["signal"] == signum
+    assert not job.records("job_ended")
+    assert job.out.count("stopped after step") == 2
+
+
+def test_a_program_that_ignores_the_stop_is_killed_after_the_grace_time(job: LaunchedJob) -> None:
+    program = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(600)"
+    )
+    supervisor = job.start("--grace", "0.5", "--", sys.executable, "-c", program)
+    wait_until(lambda: "on" in job.out, 30)
+    supervisor.terminate()
+    assert supervisor.wait(timeout=20) == 137
+
+
+def test_a_second_interrupt_ends_at_once(job: LaunchedJob) -> None:
+    program = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(600)"
+    )
+    supervisor = job.start("--grace", "600", "--", sys.executable, "-c", program)
+    wait_until(lambda: "on" in job.out, 30)
+    supervisor.send_signal(signal.SIGINT)
+    wait_until(lambda: "stopping" in job.err, 10)
+    supervisor.send_signal(signal.SIGINT)
+    assert supervisor.wait(timeout=10) == 137
+
+
+def test_ranks_that_were_told_by_somebody_else_are_preempted_too(job: LaunchedJob) -> None:
+    supervisor = job.start("--nproc", "2", "--max-restarts", "3", STEPS, "5000", "0.01")
+    wait_until(lambda: job.records("ckpt_commit"), 30)
+    for pid in job.processes(1):
+        subprocess.run(["kill", "-TERM", str(pid)], check=True)
+    assert supervisor.wait(timeout=20) == 143
+    assert [end["reason"] for end in job.ends()] == ["preempted"]
+
+
+def test_nothing_outlives_a_killed_supervisor_by_two_seconds(job: LaunchedJob) -> None:
+    supervisor = job.start("--nproc", "2", PARENT)
+    wait_until(lambda: job.out.count("started") == 2 and len(job.processes(1)) == 6, 30)
+    supervisor.kill()
+    supervisor.wait()
+    assert wait_until(lambda: not job.processes(1), 2.0) < 2.0
+
+
+def test_the_next_supervisor_carries_on_with_the_next_attempt(job: LaunchedJob) -> None:
+    supervisor = job.start("--nproc", "2", PARENT)
+    wait_until(lambda: job.out.count("started") == 2, 30)
+    supervisor.kill()
+    supervisor.wait()
+    assert job.run("--resume", "auto") == 0
+    first, second = job.ends()
+    assert (first["att"], first["reason"], first["inferred"], first["class"]) == (1, "failed", True, "unknown")
+    assert (second["att"], second["reason"]) == (2, "completed")
+    assert len(job.records("job_submitted")) == 1
+
+
+def test_children_of_a_dead_rank_do_not_meet_the_next_attempt(job: LaunchedJob) -> None:
+    script = job.folder / "leaves.py"
+    script.write_text(
+        "import os, subprocess, sys\n"
+        "if os.environ['ETT_ATTEMPT'] == '1':\n"
+        "    subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "    sys.exit(5)\n"
+        "print('alive', subprocess.run(['pgrep', '-c', '-f', 'sleep 600'], capture_output=True, text=True).stdout)\n"
+    )
+    assert job.run("--max-restarts", "1", "leaves.py") == 0
+    assert not job.processes(1)
+
+
+def test_a_job_that_runs_refuses_a_second_supervisor(job: LaunchedJob) -> None:
+    supervisor = job.start(STEPS, "5000", "0.01")
+    wait_until(lambda: job.records("proc_start"), 30)
+    assert job.run() == 7
+    assert f"process {supervisor.pid} " in job.err
+    supervisor.terminate()
+    assert supervisor.wait(timeout=20) == 143
+
+
+def test_a_complete_job_is_a_success_at_once(job: LaunchedJob) -> None:
+    assert job.run(STEPS, "3", "0") == 0
+    assert job.run() == 0
+    assert "complete already" in job.err
+    assert len(job.ends()) == 1
+
+
+def test_a_failed_job_launches_again_from_what_was_kept(job: LaunchedJob) -> None:
+    assert job.run("--nproc", "2", str(PROGRAMS / "fail_until.py"), "2") == 7
+    assert job.run() == 0
+    assert [record.data["world"] for record in job.records("attempt_started")] == [2, 2]
+
+
+def test_what_is_kept_of_a_launch_has_no_secret(job: LaunchedJob) -> None:
+    secrets = dict.fromkeys(("ETT_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "NCCL_AUTH_KEY"), "hunter2")
+    assert job.run("--team", "ads", STEPS, "1", "0", **secrets, NCCL_DEBUG="WARN") == 0
+    kept = json.loads((job.job_dir / "launch.json").read_text())
+    assert (kept["team"], kept["environment"]["NCCL_DEBUG"]) == ("ads", "WARN")
+    for path in job.job_dir.rglob("*"):
+        assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
+
+
+def test_workers_know_who_they_are(job: LaunchedJob) -> None:
+    show = "import os, json; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('ETT_')}))"
+    flags = ("--team", "ads", "--owner", "ann", "--grace", "5", "--resume", "120", "--chaos", "kill:rank=9,step=1")
+    assert job.run(*flags, "--", sys.executable, "-c", show) == 0
+    environ = json.loads(job.out)
+    assert int(environ.pop("ETT_PARENT_WALL_NS")) > 0
+    assert environ == {
+        "ETT_JOB": "j",
+        "ETT_ATTEMPT": "1",
+        "ETT_JOB_DIR": str(job.job_dir),
+        "ETT_TEAM": "ads",
+        "ETT_OWNER": "ann",
+        "ETT_GRACE_S": "5.0",
+        "ETT_CHAOS": "kill:rank=9,step=1,point=step,attempt=1",
+        "ETT_RESUME": "120",
+    }
+
+
+def test_a_home_that_cannot_be_made_gives_one_clear_error(job: LaunchedJob) -> None:
+    (job.folder / ".ett").write_text("a file where the folder should be")
+    assert job.run(STEPS, "1", "0") == 5
+    assert job.err.startswith("error[ETT-P001]")
+    assert "Traceback" not in job.err
