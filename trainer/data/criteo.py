@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +107,8 @@ class CriteoReader:
 
     def heldout_batches(self, batch_size: int) -> Iterator[Batch]:
         """Yield this rank's slices of the held-out rows in file order; the cursor does not move."""
+        if not self._config.heldout_share:
+            return
         held: list[CriteoLines] = []
         for rows in self._windows(_Place(), held_out=True):
             held.append(_take(rows.lines, rows.picked))
@@ -203,17 +206,18 @@ class CriteoReader:
 
     def _parsed_windows(self, start: Position) -> Iterator[tuple[Window, CriteoLines]]:
         """Yield windows with their columns; a thread reads and parses one window ahead of its use."""
-        windows = self._source.windows(self._config.window_rows, start)
 
         def load() -> tuple[Window, CriteoLines] | None:
             window = next(windows, None)
             return None if window is None else (window, parse_lines(window.block, window.num_lines))
 
-        with ThreadPoolExecutor(1, thread_name_prefix="ett-read") as pool:
-            ahead = pool.submit(load)
-            while (loaded := ahead.result()) is not None:
+        # The thread is joined before the file is closed under it.
+        with closing(self._source.windows(self._config.window_rows, start)) as windows:
+            with ThreadPoolExecutor(1, thread_name_prefix="ett-read") as pool:
                 ahead = pool.submit(load)
-                yield loaded
+                while (loaded := ahead.result()) is not None:
+                    ahead = pool.submit(load)
+                    yield loaded
 
     def _check_bad(self, window: Window, lines: CriteoLines, bad: NDArray[np.int64], bad_before: int) -> None:
         allowed = self._config.max_bad_lines

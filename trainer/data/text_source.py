@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,7 @@ class TextSource:
     def __init__(self, path: str) -> None:
         self._storage, self.files = _find_files(path)
 
-    def windows(self, num_lines: int, start: Position = BEGINNING) -> Iterator[Window]:
+    def windows(self, num_lines: int, start: Position = BEGINNING) -> Generator[Window, None, None]:
         """Yield windows of `num_lines` lines (fewer at the end of a file), beginning at `start`.
 
         Raises: DataError: a gzip file is cut off or damaged, or a file holds no lines at all. NotFound, AccessDenied,
@@ -167,9 +167,15 @@ def _listing(storage: Any, root: str) -> list[SourceFile]:
         raise ValueError("neither a file nor a folder")  # a pipe cannot be read a second time
     entries = sorted(storage.ls(root, detail=True), key=lambda entry: str(entry["name"]))
     shown = [entry for entry in entries if not Path(str(entry["name"])).name.startswith((".", "_"))]
-    # A listing tells of a link, not of what it leads to.
-    followed = [storage.info(entry["name"]) if entry.get("islink") else entry for entry in shown]
+    followed = [_follow(storage, entry) if entry.get("islink") else entry for entry in shown]
     return [_source_file(entry) for entry in followed if entry["type"] == "file"]
+
+
+def _follow(storage: Any, link: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return cast(dict[str, Any], storage.info(link["name"]))
+    except FileNotFoundError as err:
+        raise NotFound(f"{link['name']} is a link that leads nowhere", do="mend or remove it") from err
 
 
 def _source_file(info: dict[str, Any]) -> SourceFile:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import gzip
+import io
+import os
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ett.errors import AccessDenied, DataError, NotFound
+from ett.errors import AccessDenied, DataError, NotFound, Unreachable
 from ett.trainer.data import text_source
 from ett.trainer.data.text_source import Position, TextSource, Window
 
@@ -140,6 +144,71 @@ def test_a_file_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(source._storage, "_open", refuse)  # the tests may run as root, whom no mode stops
     with pytest.raises(AccessDenied, match="no permission to read"):
         list(source.windows(4))
+
+
+@given(text=st.text("ab\n\r", max_size=60).map(str.encode), num_lines=st.integers(1, 9), chunk_bytes=st.integers(1, 20))
+def test_windows_of_any_text_join_to_it_again(text: bytes, num_lines: int, chunk_bytes: int) -> None:
+    class Chunks(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(chunk_bytes)
+
+    blocks = list(text_source._blocks("a", Chunks(text), num_lines))
+    lines = io.BytesIO(text).readlines()
+    assert b"".join(block for block, _ in blocks) == text
+    assert [count for _, count in blocks] == [len(lines[n : n + num_lines]) for n in range(0, len(lines), num_lines)]
+    assert all(block.endswith(b"\n") for block, _ in blocks[:-1])
+
+
+def test_links_in_a_folder_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "x").write_bytes(TEXT)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "day.tsv").symlink_to("../blobs/x")
+    (tmp_path / "data" / "folder").symlink_to("../blobs")
+    assert b"".join(window.block for window in windows_of(tmp_path / "data")) == TEXT
+    assert TextSource(str(tmp_path / "data")).files[0].num_bytes == len(TEXT)
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(TEXT)
+    (tmp_path / "day.tsv").symlink_to("nowhere")
+    with pytest.raises(NotFound, match=r"day\.tsv is a link that leads nowhere"):
+        TextSource(str(tmp_path))
+
+
+def test_a_pipe_is_refused_because_an_epoch_reads_it_again(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="neither a file nor a folder"):
+        TextSource(str(tmp_path / "pipe"))
+
+
+def test_a_store_that_fails_in_the_middle_is_named_with_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(TEXT)
+    source = TextSource(str(tmp_path / "a"))
+
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() >= 28:
+                raise OSError(5, "Input/output error")
+            return super().read(28)
+
+    monkeypatch.setattr(source._storage, "_open", lambda *args, **kwargs: Failing(TEXT))
+    with pytest.raises(Unreachable, match=r"reading .*/a failed after line 4: .*Input/output error"):
+        list(source.windows(4))
+
+
+def test_windows_that_are_left_early_close_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(TEXT))
+    source = TextSource(str(tmp_path / "a.gz"))
+    raw = io.BytesIO(gzip.compress(TEXT))
+    monkeypatch.setattr(source._storage, "_open", lambda *args, **kwargs: raw)
+    windows = source.windows(2)
+    next(windows)
+    assert not raw.closed
+    windows.close()
+    assert raw.closed
 
 
 @pytest.mark.parametrize("url", ["nonsense://x/y", "s4://bucket"])
