@@ -29,8 +29,8 @@ class _LaunchCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args and not ctx.resilient_parsing:
             before = args[: args.index("--")]
-            _, positionals, _ = self.make_parser(ctx).parse_args(list(before))
-            ctx.meta["is_command"] = not positionals
+            values, _, _ = self.make_parser(ctx).parse_args(list(before))
+            ctx.meta["is_command"] = not values.get("target")
         return super().parse_args(ctx, args)
 
 

@@ -66,7 +66,7 @@ class LaunchedJob:
         return sorted((r for r in log.records if r.ev in kinds), key=lambda r: (r.wall_ns, r.seq))
 
     def ends(self) -> list[dict[str, Any]]:
-        return [dict(record.data) for record in self.records("attempt_ended")]
+        return [{"att": record.att, **record.data} for record in self.records("attempt_ended")]
 
     def processes(self, attempt: int) -> list[int]:
         """Return the attempt's live processes: workers, and whatever they started."""

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from ett.event_log import EventWriter
+from ett.job_history import read_history
+
+
+def supervisor(events: Path) -> EventWriter:
+    return EventWriter(events / "0", "sup", {"job": "j"}, wait_s=None)
+
+
+def commit(events: Path, attempt: int, cursor: int) -> None:
+    writer = EventWriter(events / str(attempt), "r0", {"job": "j", "att": attempt, "rank": 0})
+    writer.emit("step", samples=1, step=1, b_mono=0, e_mono=1)
+    writer.emit("ckpt_commit", cursor=cursor, step=1, id="c")
+
+
+def test_no_log_is_an_empty_history(tmp_path: Path) -> None:
+    history = read_history(tmp_path)
+    assert (history.is_submitted, history.last_attempt, history.ended, history.status) == (False, 0, (), "")
+
+
+def test_an_attempt_without_an_end_is_open(tmp_path: Path) -> None:
+    writer = supervisor(tmp_path)
+    writer.emit("job_submitted", att=0)
+    writer.emit("attempt_started", att=1)
+    writer.emit("attempt_ended", att=1, reason="failed", **{"class": "infra"}, signature="s")
+    writer.emit("attempt_started", att=2)
+    history = read_history(tmp_path)
+    assert (history.is_submitted, history.last_attempt, history.open_attempts) == (True, 2, (2,))
+    assert [(facts.attempt, facts.failure_class, facts.signature) for facts in history.ended] == [(1, "infra", "s")]
+
+
+def test_a_job_that_started_again_has_no_final_status(tmp_path: Path) -> None:
+    writer = supervisor(tmp_path)
+    writer.emit("attempt_started", att=1)
+    writer.emit("job_ended", att=0, status="failed")
+    assert read_history(tmp_path).status == "failed"
+    supervisor(tmp_path).emit("attempt_started", att=2)
+    assert read_history(tmp_path).status == ""
+
+
+def test_only_a_commit_beyond_all_earlier_ones_is_new(tmp_path: Path) -> None:
+    writer = supervisor(tmp_path)
+    for attempt, cursor in ((1, 100), (2, 100), (3, 140), (4, None)):
+        writer.emit("attempt_started", att=attempt)
+        writer.emit("attempt_ended", att=attempt, reason="failed")
+        if cursor is not None:
+            commit(tmp_path, attempt, cursor)
+    history = read_history(tmp_path)
+    assert [facts.has_new_commit for facts in history.ended] == [True, False, True, False]
+    assert history.committed_attempts == {1, 2, 3}
+    assert [facts.attempt for facts in history.since(3)] == [3, 4]

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ett.cli import run
+from ett.launch_plan import LaunchPlan, kept_environment
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ETT_HOME", raising=False)
+    (tmp_path / "train.py").write_text("")
+
+
+def planned(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    assert run(["launch", "--dry-run", *args]) == 0
+    plan: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "target", "rest"),
+    [
+        (["train.py", "--nproc", "4", "--", "-m"], "script", "train.py", ["--nproc", "4", "--", "-m"]),
+        (["-m", "pkg.train", "-m", "x"], "module", "pkg.train", ["-m", "x"]),
+        (["--", "train.py", "--job"], "command", "train.py", ["--job"]),
+        (["--", "sh", "-c", "exit 3"], "command", "sh", ["-c", "exit 3"]),
+    ],
+)
+def test_our_flags_end_at_the_first_positional(
+    capsys: pytest.CaptureFixture[str], args: list[str], kind: str, target: str, rest: list[str]
+) -> None:
+    plan = planned(capsys, "--nproc", "2", *args)
+    assert (plan["kind"], plan["target"], plan["args"], plan["nproc"]) == (kind, target, rest, 2)
+
+
+def test_a_dry_run_leaves_nothing_behind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    planned(capsys, "--job", "j", "train.py")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_script_is_not_restarted_unless_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(capsys, "train.py")["recovery"]["max_restarts"] == 0
+    assert planned(capsys, "--max-restarts", "4", "train.py")["recovery"]["max_restarts"] == 4
+
+
+def test_flags_win_over_the_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        '[job]\nmodel = "ctr"\nteam = "feed"\nowner = "ann"\n[launch]\nnproc = 3\n[recovery]\nmax_restarts = 1\n'
+    )
+    kept = planned(capsys, "r.toml")
+    assert (kept["team"], kept["owner"], kept["nproc"], kept["recovery"]["max_restarts"]) == ("feed", "ann", 3, 1)
+    flags = ("--team", "ads", "--owner", "bob", "--nproc", "2", "--max-restarts", "5", "--grace", "7", "--model", "m")
+    won = planned(capsys, *flags, "r.toml")
+    assert (won["team"], won["owner"], won["nproc"], won["model"]) == ("ads", "bob", 2, "m")
+    assert (won["recovery"]["max_restarts"], won["recovery"]["grace_s"]) == (5, 7.0)
+    assert won["config_hash"] != kept["config_hash"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "text"),
+    [
+        ([], 2, "nothing to launch"),
+        (["--job", "j"], 4, "no job 'j'"),
+        (["--job", "../j", "train.py"], 2, "job name '../j'"),
+        (["gone.py"], 4, "script gone.py does not exist"),
+        (["gone.toml"], 4, "recipe gone.toml does not exist"),
+        (["--resume", "newest", "train.py"], 2, "--resume 'newest'"),
+        (["--set", "train.seed=1", "train.py"], 2, "--set without a recipe"),
+        (["--team", "Ads Team", "train.py"], 3, "job.team is 'Ads Team'"),
+        (["--chaos", "kill:rank=1", "train.py"], 2, "no step"),
+        (["--nproc", "0", "train.py"], 2, "--nproc"),
+        (["--nprocs", "2", "train.py"], 2, "--nprocs"),
+    ],
+)
+def test_a_wrong_command_line_is_one_clear_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, args: list[str], code: int, text: str
+) -> None:
+    assert run(["launch", *args]) == code
+    said = capsys.readouterr()
+    assert text in said.err
+    assert "Traceback" not in said.err
+    assert not (tmp_path / ".ett").exists()
+
+
+def test_a_recipe_takes_no_arguments_after_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("")
+    assert run(["launch", "r.toml", "--nproc", "2"]) == 2
+    assert "--set section.key=value" in capsys.readouterr().err
+
+
+def test_the_environment_is_kept_by_an_allow_list_without_secrets() -> None:
+    environ = {"NCCL_DEBUG": "1", "OMP_NUM_THREADS": "2", "ETT_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/h"}
+    environ |= {"TORCH_HUB_TOKEN": "t", "NCCL_AUTH": "a", "ETT_HOME": "/e"}
+    assert kept_environment(environ) == {"NCCL_DEBUG": "1", "OMP_NUM_THREADS": "2", "ETT_HOME": "/e"}
+
+
+def test_a_command_runs_as_it_is_and_a_module_through_python() -> None:
+    plan = LaunchPlan(kind="command", target="prog", args=("a",), cwd="/")
+    assert plan.program() == ["prog", "a"]
+    module = LaunchPlan(kind="module", target="pkg.main", args=("a",), cwd="/")
+    assert module.program()[-4:] == ["-u", "-m", "pkg.main", "a"]
