@@ -67,7 +67,7 @@ def account(
     lost = [] if kept is None else beyond(pieces, kept)
     remote = [] if window.is_terminal else beyond(pieces, commits.highest_remote)
     return JobAccount(
-        job=next((str(i.record.data["job"]) for i in timed if "job" in i.record.data), ""),
+        job=next((item.record.job for item in timed if item.record.job), ""),
         window=window,
         pieces=tuple(_reclassified(pieces, kept) if window.is_terminal and kept is not None else pieces),
         at_risk=tuple(() if window.is_terminal else lost),

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ett.errors import CorruptState, NotFound
-from ett.event_schema import VERSION, Record, build_record
+from ett import event_columns
+from ett.errors import NotFound
+from ett.event_schema import Record, build_record, check_version
 
 _TAIL = 9  # a tab and eight hexadecimal digits
 
@@ -62,7 +63,21 @@ class ParsedFile:
 
 
 def parse_file(name: str, data: bytes) -> ParsedFile:
-    """Return the whole records of one file, in its order, duplicates included.
+    """Return the whole records of one file, in its order, duplicates included; natively where the extension is built.
+
+    The two parsers give the same answer for any bytes; `parse_file_in_python` is the one that says what is right.
+
+    Args:
+        name: kept in every record, and the file's identity when it is merged with others.
+        data: the file's bytes, cut anywhere.
+    Raises: CorruptState: a line is whole but of another schema version.
+    """
+    parse = parse_file_in_python if event_columns.NATIVE is None else _parse_file_natively
+    return parse(name, data)
+
+
+def parse_file_in_python(name: str, data: bytes) -> ParsedFile:
+    """The reference of `parse_file`.
 
     Args:
         name: kept in every record, and the file's identity when it is merged with others.
@@ -75,12 +90,26 @@ def parse_file(name: str, data: bytes) -> ParsedFile:
     parsed.is_torn = lines.pop() != b""
     for index, line in enumerate(lines):
         body = _checked_body(line)
-        if body is not None:
-            _add(parsed, body, name)
-        elif index == len(lines) - 1 and not parsed.is_torn:
-            parsed.is_torn = True
+        if body is None:
+            _add_bad_checksum(parsed, is_last=index == len(lines) - 1)
         else:
-            parsed.num_corrupt += 1
+            _add(parsed, _fields(body), name)
+    return parsed
+
+
+def _parse_file_natively(name: str, data: bytes) -> ParsedFile:
+    lines = event_columns.parse_lines(data)
+    parsed = ParsedFile(records=[], is_torn=lines.has_unended_line, num_corrupt=0, num_malformed=0)
+    steps = event_columns.step_records(lines, name)
+    begin = 0
+    for index, (kind, end) in enumerate(zip(lines.kinds, lines.ends, strict=True)):
+        if kind == event_columns.STEP:
+            _append(parsed, next(steps))
+        elif kind == event_columns.OTHER:
+            _add(parsed, _fields(data[begin : end - _TAIL]), name)
+        else:
+            _add_bad_checksum(parsed, is_last=index == len(lines.kinds) - 1)
+        begin = end + 1
     return parsed
 
 
@@ -151,22 +180,29 @@ def _checked_body(line: bytes) -> bytes | None:
     return body if line[-_TAIL:] == b"\t%08x" % zlib.crc32(body) else None
 
 
-def _add(parsed: ParsedFile, body: bytes, name: str) -> None:
+def _add_bad_checksum(parsed: ParsedFile, *, is_last: bool) -> None:
+    if is_last and not parsed.is_torn:
+        parsed.is_torn = True
+    else:
+        parsed.num_corrupt += 1
+
+
+def _fields(body: bytes) -> object:
     try:
-        fields = json.loads(body)
+        return json.loads(body)
     except ValueError:
-        parsed.num_malformed += 1
-        return
+        return None
+
+
+def _add(parsed: ParsedFile, fields: object, name: str) -> None:
     if not isinstance(fields, dict):
         parsed.num_malformed += 1
         return
-    if fields.get("v") != VERSION:
-        raise CorruptState(
-            f"{name}: a record of event schema version {fields.get('v')!r}",
-            expected=f"version {VERSION}; skipping what we cannot read would make every figure wrong",
-            do="read this log with the ett that wrote it, or a newer one",
-        )
-    record = build_record(fields, name)
+    check_version(fields.get("v"), name)
+    _append(parsed, build_record(fields, name))
+
+
+def _append(parsed: ParsedFile, record: Record | None) -> None:
     if record is None:
         parsed.num_malformed += 1
     else:

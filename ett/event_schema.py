@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from ett.errors import CorruptState
+
 VERSION = 1
 NS = 1_000_000_000
 
@@ -44,13 +46,19 @@ _NUMBERS = {"ckpt_commit": ("cursor",)}
 _PRESENT = {"span_begin": ("id", "name"), "span_end": ("id",)}
 
 
+COMMON_FIELDS = frozenset(
+    {"v", "job", "att", "gen", "src", "rank", "host", "boot", "pid", "seq", "wall_ns", "mono_ns", "ev"}
+)
+
+
 class Record(NamedTuple):
-    """One line of an event log. `rank` is the rank it speaks for, `data` the fields of its kind.
+    """One line of an event log. `rank` is the rank it speaks for, `data` the fields that only its kind has.
 
     `wall_ns` may jump; `mono_ns` compares only within one (host, boot). `file` is where it was read.
     """
 
     ev: str
+    job: str
     att: int
     gen: int
     src: str
@@ -84,8 +92,20 @@ def build_record(fields: Mapping[str, Any], file: str) -> Record | None:
     if not has_fields_of_kind(ev, fields):
         return None
     att, gen, pid, seq, wall_ns, mono_ns = numbers
-    host, boot = str(fields.get("host", "")), str(fields.get("boot", ""))
-    return Record(ev, att, gen, src, _rank(src, fields), host, boot, pid, seq, wall_ns, mono_ns, file, fields)
+    job, host, boot = (str(fields.get(name, "")) for name in ("job", "host", "boot"))
+    rank = fields["rank"] if type(fields.get("rank")) is int else rank_of_source(src)
+    data = {name: value for name, value in fields.items() if name not in COMMON_FIELDS}
+    return Record(ev, job, att, gen, src, rank, host, boot, pid, seq, wall_ns, mono_ns, file, data)
+
+
+def check_version(version: object, file: str) -> None:
+    """Raises: CorruptState: the version is not the one that this reader knows."""
+    if version != VERSION:
+        raise CorruptState(
+            f"{file}: a record of event schema version {version!r}",
+            expected=f"version {VERSION}; skipping what we cannot read would make every figure wrong",
+            do="read this log with the ett that wrote it, or a newer one",
+        )
 
 
 def has_fields_of_kind(ev: str, fields: Mapping[str, Any]) -> bool:
@@ -111,8 +131,6 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - NaN
 
 
-def _rank(src: str, fields: Mapping[str, Any]) -> int | None:
-    given = fields.get("rank")
-    if type(given) is int:
-        return given
+def rank_of_source(src: str) -> int | None:
+    """Return 3 for "r3", None for a source that is no rank."""
     return int(src[1:]) if src[:1] == "r" and src[1:].isdecimal() else None

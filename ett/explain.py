@@ -92,11 +92,11 @@ def command(job: str | None, events: Path | None, as_of: int | None, infer_compi
 
 def _verdict(piece: Piece) -> tuple[object, ...]:
     evidence = piece.record if piece.step is None else None
-    return (piece.component, piece.reason, piece.rule, piece.rank, piece.step is None, evidence and evidence[:12])
+    return (piece.component, piece.reason, piece.rule, piece.rank, piece.step is None, evidence and evidence[:-1])
 
 
 def _evidence(group: list[Piece]) -> str:
-    records = {piece.record[:12]: piece.record for piece in group if piece.record is not None}
+    records = {piece.record[:-1]: piece.record for piece in group if piece.record is not None}
     if not records:
         return "no record"
     first, last = next(iter(records.values())), list(records.values())[-1]
