@@ -6,6 +6,8 @@ readers. The same account drawn twice gives the same bytes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,6 +19,7 @@ from ett.rank_timeline import Piece
 from ett.report_text import duration, share
 
 _WIDTH, _LEFT, _RIGHT = 960, 92, 24
+_COLUMNS = _WIDTH - _LEFT - _RIGHT  # pixels of the time axis
 _TOP, _LANE, _BAR = 56, 58, 28
 _COLOURS: dict[Component, str] = {
     "effective": "#0072B2",
@@ -36,13 +39,16 @@ _HATCHES: dict[Component, str] = {
 _ORDER: tuple[Component, ...] = ("effective", "wasted", "initialization", "scheduling", "compilation", "shutdown")
 
 
+_Verdict = tuple[Component, str]  # component, and the reason that is shown
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Bar:
     lane: int
-    begin_ns: int
-    end_ns: int
-    component: Component
-    reason: str
+    x: int
+    width: int
+    ns: int
+    verdict: _Verdict
 
 
 def timeline_svg(account: JobAccount) -> str:
@@ -59,7 +65,7 @@ def timeline_svg(account: JobAccount) -> str:
         f'<text x="{_LEFT}" y="24" font-size="15" font-weight="600">{escape(_title(account))}</text>',
         *_axis(scale, lanes),
         *(_lane_label(i, t.attempt.number) for i, t in enumerate(account.timelines)),
-        *(_bar(bar, scale) for bar in _bars(account)),
+        *(_bar(bar) for bar in _bars(account, scale)),
         *_commits(account, scale),
         *_failures(account, scale),
         *_legend(account, _TOP + lanes * _LANE + 44),
@@ -73,8 +79,14 @@ class _Scale:
         self.begin_ns, self.end_ns = begin_ns, end_ns
 
     def x(self, time_ns: int) -> float:
-        width = _WIDTH - _LEFT - _RIGHT
-        return round(_LEFT + width * (time_ns - self.begin_ns) / (self.end_ns - self.begin_ns), 2)
+        return round(_LEFT + _COLUMNS * (time_ns - self.begin_ns) / (self.end_ns - self.begin_ns), 2)
+
+    def column(self, time_ns: int) -> int:
+        return (time_ns - self.begin_ns) * _COLUMNS // (self.end_ns - self.begin_ns)
+
+    def end_of(self, column: int) -> int:
+        """Return the first nanosecond after a column."""
+        return self.begin_ns - (-(column + 1) * (self.end_ns - self.begin_ns) // _COLUMNS)
 
 
 def _title(account: JobAccount) -> str:
@@ -91,39 +103,54 @@ def _spent(pieces: Sequence[Piece]) -> dict[Component, int]:
     return spent
 
 
-def _bars(account: JobAccount) -> Iterator[_Bar]:
-    """Join adjacent pieces of one component; time between attempts is drawn in the lane of the next one."""
-    starts = [t.pieces[0].begin_ns for t in account.timelines if t.pieces]
+def _bars(account: JobAccount, scale: _Scale) -> Iterator[_Bar]:
+    """One bar for each run of pixel columns with one dominant verdict: a job of any length stays small and legible."""
+    spent = _spent_by_column(account, scale)
+    for _, columns in groupby(sorted(spent), lambda place: place[0]):
+        for verdict, run in groupby(columns, lambda place: max(spent[place], key=lambda v: spent[place][v])):
+            places = list(run)
+            lane, first = places[0]
+            last = places[-1][1]
+            # Its time in the columns at both edges, where another verdict has more, belongs to the same bar.
+            shared = ((lane, first - 1), (lane, last + 1))
+            ns = sum(spent[place][verdict] for place in places)
+            ns += sum(spent[place][verdict] for place in shared if place in spent)
+            yield _Bar(lane=lane, x=_LEFT + first, width=last - first + 1, ns=ns, verdict=verdict)
+
+
+def _spent_by_column(account: JobAccount, scale: _Scale) -> dict[tuple[int, int], Counter[_Verdict]]:
+    """Return (lane, pixel column) -> nanoseconds of each verdict; a gap is drawn in the lane of the next attempt."""
     ends = [t.pieces[-1].end_ns for t in account.timelines if t.pieces]
-
-    def lane(piece: Piece) -> int:
-        over = sum(end <= piece.begin_ns for end in ends)
-        return min(over, max(0, len(starts) - 1))
-
-    for key, group in groupby(account.pieces, lambda p: (lane(p), p.component, _shown_reason(p))):
-        pieces = list(group)
-        yield _Bar(lane=key[0], begin_ns=pieces[0].begin_ns, end_ns=pieces[-1].end_ns, component=key[1], reason=key[2])
+    spent: dict[tuple[int, int], Counter[_Verdict]] = {}
+    for piece in account.pieces:
+        lane = min(bisect_right(ends, piece.begin_ns), max(0, len(ends) - 1))
+        verdict = piece.component, _shown_reason(piece)
+        begin_ns = piece.begin_ns
+        while begin_ns < piece.end_ns:
+            column = scale.column(begin_ns)
+            end_ns = min(piece.end_ns, scale.end_of(column))
+            spent.setdefault((lane, column), Counter())[verdict] += end_ns - begin_ns
+            begin_ns = end_ns
+    return spent
 
 
 def _shown_reason(piece: Piece) -> str:
     return "" if piece.component == "effective" else piece.reason
 
 
-def _bar(bar: _Bar, scale: _Scale) -> str:
-    x, end_x = scale.x(bar.begin_ns), scale.x(bar.end_ns)
-    y, width = _TOP + bar.lane * _LANE, max(end_x - x, 0.4)
-    label = f"{bar.component}{'.' + bar.reason if bar.reason else ''} {duration(bar.end_ns - bar.begin_ns)}"
-    shape = f'x="{x}" y="{y}" width="{width:.2f}" height="{_BAR}"'
-    hatch = f'<rect {shape} fill="url(#hatch-{bar.component})"/>' if bar.component in _HATCHES else ""
+def _bar(bar: _Bar) -> str:
+    component, reason = bar.verdict
+    y, name = _TOP + bar.lane * _LANE, reason or component
+    label = f"{component}{'.' + reason if reason else ''} {duration(bar.ns)}"
+    shape = f'x="{bar.x}" y="{y}" width="{bar.width}" height="{_BAR}"'
+    hatch = f'<rect {shape} fill="url(#hatch-{component})"/>' if component in _HATCHES else ""
     text = ""
-    if width > 7 * len(bar.reason or bar.component):
+    if bar.width > 7 * len(name):
         text = (
-            f'<text x="{x + width / 2:.2f}" y="{y + _BAR / 2 + 4}" text-anchor="middle" fill="#FFFFFF" '
-            f'stroke="{_COLOURS[bar.component]}" stroke-width="3" paint-order="stroke">'
-            f"{escape(bar.reason or bar.component)}</text>"
+            f'<text x="{bar.x + bar.width / 2:g}" y="{y + _BAR / 2 + 4:g}" text-anchor="middle" fill="#FFFFFF" '
+            f'stroke="{_COLOURS[component]}" stroke-width="3" paint-order="stroke">{escape(name)}</text>'
         )
-    fill = _COLOURS[bar.component]
-    return f'<g><title>{escape(label)}</title><rect {shape} fill="{fill}"/>{hatch}{text}</g>'
+    return f'<g><title>{escape(label)}</title><rect {shape} fill="{_COLOURS[component]}"/>{hatch}{text}</g>'
 
 
 def _patterns() -> str:
@@ -185,7 +212,7 @@ def _failures(account: JobAccount, scale: _Scale) -> Iterator[str]:
 def _legend(account: JobAccount, y: int) -> Iterator[str]:
     spent = _spent(account.pieces)
     total = sum(spent.values())
-    column = (_WIDTH - _LEFT - _RIGHT) / len(_ORDER)
+    column = _COLUMNS / len(_ORDER)
     for i, component in enumerate(_ORDER):
         x = round(_LEFT + i * column, 2)
         shape = f'x="{x}" y="{y - 11}" width="14" height="14"'

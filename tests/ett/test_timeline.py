@@ -52,7 +52,7 @@ def test_every_case_is_drawn_without_a_gap(case_id: str, drawn: Callable[[str], 
     found = bars(timeline_svg(job))
     assert bool(found) == bool(job.pieces)
     for (x, width, _), (next_x, _, _) in pairwise(found):
-        assert next_x == pytest.approx(x + width, abs=0.5)  # 0.4 is the narrowest bar, 0.01 the rounding of x
+        assert next_x in (x + width, x + width - 1)  # lanes of two attempts may share the pixel of the change
 
 
 def test_a_bar_says_its_component_reason_and_time(drawn: Callable[[str], JobAccount]) -> None:
