@@ -30,7 +30,8 @@ class _LaunchCommand(click.Command):
         if "--" in args and not ctx.resilient_parsing:
             before = args[: args.index("--")]
             values, _, _ = self.make_parser(ctx).parse_args(list(before))
-            ctx.meta["is_command"] = not values.get("target")
+            positionals = values.get("target")
+            ctx.meta["is_command"] = not (isinstance(positionals, list | tuple) and positionals)
         return super().parse_args(ctx, args)
 
 
