@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from ett.checkpoint.canonical_json import seal, unseal
@@ -39,10 +40,12 @@ class CommitLog:
         commits: dict[int, Commit] = {}
         damaged: dict[int, CorruptState] = {}
         for seq in self.seqs():
-            try:
-                commits[seq] = self.read(seq)
-            except CorruptState as err:
-                damaged[seq] = err
+            # One that goes between the list and the read was collected by the job that owns the folder.
+            with suppress(FileNotFoundError):
+                try:
+                    commits[seq] = parse_commit(self.store.read(commit_name(seq)), commit_name(seq))
+                except CorruptState as err:
+                    damaged[seq] = err
         return commits, damaged
 
     def append(self, commit: Commit) -> None:
@@ -94,19 +97,24 @@ def line_of_history(known: dict[int, Commit]) -> list[Commit]:
     return line
 
 
-def write_format(store: Store) -> None:
-    """Create FORMAT.json, once per folder."""
-    fields: dict[str, Any] = {
-        "format": "rckpt",
-        "document": "folder",
-        "major": MAJOR,
-        "minor": MINOR,
-        "store_id": uuid.uuid4().hex,
-    }
+def prepare_folder(store: Store) -> None:
+    """Create FORMAT.json if it is not there, and demand that it cannot be created again.
+
+    Every guarantee of a commit rests on the store's refusal to give a name twice.
+    Raises: ConfigError: the store lets a second writer replace what exists.
+    """
+    fields: dict[str, Any] = {"format": "rckpt", "document": "folder", "major": MAJOR, "minor": MINOR}
+    with suppress(FileExistsError):
+        store.create(FORMAT_NAME, seal({**fields, "store_id": uuid.uuid4().hex}))
     try:
-        store.create(FORMAT_NAME, seal(fields))
+        store.create(FORMAT_NAME, store.read(FORMAT_NAME))
     except FileExistsError:
         return
+    raise ConfigError(
+        f"{store.uri} lets a second writer replace a file that exists",
+        expected="a file system whose link() refuses a taken name",
+        do="set checkpoint.uri to another file system",
+    )
 
 
 def check_format(store: Store) -> bool:

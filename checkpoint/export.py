@@ -10,7 +10,7 @@ import numpy as np
 
 from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_facts import find_commit
-from ett.checkpoint.commit_log import CommitLog, line_of_history, write_format
+from ett.checkpoint.commit_log import CommitLog, line_of_history, prepare_folder
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.store import Store, open_store
@@ -75,7 +75,7 @@ def _copy(source: Store, target: LocalStore, commit: Commit, fallback_from: int 
             target.delete(name)
         raise
     target.sync(names)
-    write_format(target)
+    prepare_folder(target)
     target.create(commit_name(commit.seq), commit.to_bytes())
     return ExportedCommit(
         path=target.root,

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 from ett.checkpoint.commit import Commit
-from ett.checkpoint.commit_log import CommitLog, write_format
-from ett.checkpoint.store import Store, prove_create_only
+from ett.checkpoint.commit_log import CommitLog, prepare_folder
+from ett.checkpoint.store import Store
 from ett.clock import Clock
 from ett.errors import Conflict
 
@@ -34,8 +34,7 @@ def open_epoch(store: Store, restored: Commit | None, *, job: str, world_size: i
     Rank 0 only. `restored` None is a fresh start: the commit has no files. Commits between the restored one and this
     are abandoned, not touched. Raises: Conflict: another process keeps opening epochs at the same time.
     """
-    prove_create_only(store)
-    write_format(store)
+    prepare_folder(store)
     commits = CommitLog(store)
     for _ in range(8):
         known, damaged = commits.read_all()

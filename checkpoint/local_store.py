@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import io
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from ett.errors import AccessDenied, EttError, Unreachable
@@ -49,7 +50,7 @@ class LocalStore:
     @contextmanager
     def create_stream(self, name: str) -> Iterator[BinaryIO]:
         final = self.root / name
-        temporary = final.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}")
+        temporary = final.with_name(f"{_TEMPORARY}{final.name}-{uuid.uuid4().hex}")
         with _translated(final):
             self._make_folder(final.parent)
             try:
@@ -81,14 +82,18 @@ class LocalStore:
             return (self.root / name).stat().st_size
 
     def list(self, prefix: str) -> list[str]:
+        return [name for name in self._walk(prefix) if not _is_temporary(name)]
+
+    def unfinished(self, prefix: str) -> dict[str, str]:
+        found = [name for name in self._walk(prefix) if _is_temporary(name)]
+        return {name: _final_name(name) for name in found}
+
+    def _walk(self, prefix: str) -> builtins.list[str]:
         top = self.root / prefix
         with _translated(top):
             try:
                 names = [
-                    os.path.join(folder, file)
-                    for folder, _, files in os.walk(top, onerror=_raise)
-                    for file in files
-                    if not file.startswith(_TEMPORARY)
+                    os.path.join(folder, file) for folder, _, files in os.walk(top, onerror=_raise) for file in files
                 ]
             except FileNotFoundError:
                 return []
@@ -160,6 +165,15 @@ def store_error(err: OSError, path: Path) -> EttError:
             code="S002",
         )
     return Unreachable(f"input/output failed on {path}: {reason}", do="check the disk, then try again", code="S003")
+
+
+def _is_temporary(name: str) -> bool:
+    return PurePosixPath(name).name.startswith(_TEMPORARY)
+
+
+def _final_name(temporary: str) -> str:
+    path = PurePosixPath(temporary)
+    return str(path.with_name(path.name.removeprefix(_TEMPORARY).rpartition("-")[0]))
 
 
 def _raise(err: OSError) -> None:

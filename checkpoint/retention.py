@@ -81,9 +81,12 @@ def sweep_orphans(store: Store, epoch: int) -> list[str]:
         orphans = [
             name
             for top in ("m", "d", "dense")
-            for name in store.list(top)
+            for name in (*store.list(top), *store.unfinished(top))
             if (found := _OWNED.fullmatch(name)) and int(found[2]) < epoch and name not in live
         ]
+        # An unfinished record whose number is taken can never become a commit; another may be a living process's.
+        records = {commit_name(seq) for seq in known}
+        orphans += [name for name, meant in store.unfinished("commits").items() if meant in records]
         for name in orphans:
             store.delete(name)
     except (EttError, FileNotFoundError) as err:

@@ -145,12 +145,22 @@ def _commit(place: SavePlace, epoch: Epoch, plan: Json, parts: list[Json], began
         stats={"write_s": seconds},
     )
     for file in commit.stored_files():
-        if place.store.size(file.path) != file.bytes:
-            raise CorruptState(
-                f"{file.path} is {place.store.size(file.path)} bytes just after {file.bytes} were written"
-            )
+        _check_seen(place.store, file)
     CommitLog(place.store).append(commit)
     return commit.to_bytes().decode()
+
+
+def _check_seen(store: Store, file: StoredFile) -> None:
+    try:
+        size = store.size(file.path)
+    except FileNotFoundError as err:
+        raise ConfigError(
+            f"{file.path} was written by another rank and is not seen by rank 0 under {store.uri}",
+            expected="a checkpoint.uri that all hosts share",
+            code="F004",
+        ) from err
+    if size != file.bytes:
+        raise CorruptState(f"{file.path} is {size} bytes just after {file.bytes} were written")
 
 
 def _merged_tables(per_rank: list[Json]) -> tuple[TableEntry, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Protocol
 
@@ -43,6 +42,9 @@ class Store(Protocol):
     def list(self, prefix: str) -> list[str]:
         """Return all names under the folder `prefix`, sorted; [] where there is none."""
 
+    def unfinished(self, prefix: str) -> dict[str, str]:
+        """Return what creations that never ended have left under `prefix`: its name, for `delete` -> the name meant."""
+
     def delete(self, name: str) -> None:
         """Remove a name; one that is gone already is fine."""
 
@@ -55,23 +57,3 @@ def open_store(uri: str) -> Store:
     if not uri:
         raise ConfigError("checkpoint.uri is empty outside a job", expected="a folder for the checkpoints", code="F004")
     return LocalStore(local_path(uri))
-
-
-def prove_create_only(store: Store) -> None:
-    """Write one name twice and demand that the second is refused: every guarantee of a commit rests on this.
-
-    Raises: ConfigError: the store overwrites.
-    """
-    name = f"hints/probe-{uuid.uuid4().hex}"
-    store.create(name, b"probe\n")
-    try:
-        store.create(name, b"probe\n")
-    except FileExistsError:
-        return
-    finally:
-        store.delete(name)
-    raise ConfigError(
-        f"{store.uri} lets a second writer replace a file that exists",
-        expected="a file system whose link() refuses a taken name",
-        do="set checkpoint.uri to another file system",
-    )

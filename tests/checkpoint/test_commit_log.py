@@ -10,9 +10,8 @@ from checkpoint_world import saved_world
 
 from ett.checkpoint.canonical_json import seal, unseal
 from ett.checkpoint.commit import Commit, commit_name, parse_commit
-from ett.checkpoint.commit_log import CommitLog
+from ett.checkpoint.commit_log import CommitLog, prepare_folder
 from ett.checkpoint.local_store import LocalStore
-from ett.checkpoint.store import prove_create_only
 from ett.errors import ConfigError, Conflict, CorruptState, Unreachable
 
 
@@ -87,9 +86,9 @@ def test_a_newer_format_is_refused_by_name(example: Commit, change: dict[str, ob
 
 def test_a_store_that_replaces_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="replace"):
-        prove_create_only(ReplacingStore(tmp_path))
-    prove_create_only(LocalStore(tmp_path))
-    assert LocalStore(tmp_path).list("") == []
+        prepare_folder(ReplacingStore(tmp_path))
+    prepare_folder(LocalStore(tmp_path))
+    assert LocalStore(tmp_path).list("") == ["FORMAT.json"]
 
 
 def test_half_a_stream_is_never_visible(tmp_path: Path) -> None:
