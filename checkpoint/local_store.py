@@ -84,8 +84,8 @@ class LocalStore:
     def list(self, prefix: str) -> list[str]:
         return [name for name in self._walk(prefix) if not _is_temporary(name)]
 
-    def unfinished(self, prefix: str) -> dict[str, str]:
-        found = [name for name in self._walk(prefix) if _is_temporary(name)]
+    def unfinished(self) -> dict[str, str]:
+        found = [name for name in self._walk("") if _is_temporary(name)]
         return {name: _final_name(name) for name in found}
 
     def _walk(self, prefix: str) -> builtins.list[str]:

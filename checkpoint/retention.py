@@ -6,7 +6,7 @@ import logging
 import re
 
 from ett.checkpoint.commit import Commit, commit_name
-from ett.checkpoint.commit_log import CommitLog, line_of_history
+from ett.checkpoint.commit_log import FORMAT_NAME, CommitLog, line_of_history
 from ett.checkpoint.restore_checks import check_files
 from ett.checkpoint.store import Store
 from ett.errors import CorruptState, EttError
@@ -78,15 +78,16 @@ def sweep_orphans(store: Store, epoch: int) -> list[str]:
         if damaged:
             return []
         live = {file.path for commit in known.values() for file in commit.stored_files()}
+        unfinished = store.unfinished()
+        finished = [name for top in ("m", "d", "dense") for name in store.list(top)]
         orphans = [
             name
-            for top in ("m", "d", "dense")
-            for name in (*store.list(top), *store.unfinished(top))
+            for name in (*finished, *unfinished)
             if (found := _OWNED.fullmatch(name)) and int(found[2]) < epoch and name not in live
         ]
-        # An unfinished record whose number is taken can never become a commit; another may be a living process's.
-        records = {commit_name(seq) for seq in known}
-        orphans += [name for name, meant in store.unfinished("commits").items() if meant in records]
+        # A name that is taken can never be created again; one that is free may be a living process's next commit.
+        taken = {FORMAT_NAME, *(commit_name(seq) for seq in known)}
+        orphans += [name for name, meant in unfinished.items() if meant in taken]
         for name in orphans:
             store.delete(name)
     except (EttError, FileNotFoundError) as err:

@@ -42,8 +42,8 @@ class Store(Protocol):
     def list(self, prefix: str) -> list[str]:
         """Return all names under the folder `prefix`, sorted; [] where there is none."""
 
-    def unfinished(self, prefix: str) -> dict[str, str]:
-        """Return what creations that never ended have left under `prefix`: its name, for `delete` -> the name meant."""
+    def unfinished(self) -> dict[str, str]:
+        """Return what creations that never ended have left: a name for `delete` -> the name that was meant."""
 
     def delete(self, name: str) -> None:
         """Remove a name; one that is gone already is fine."""
