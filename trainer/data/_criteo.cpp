@@ -2,6 +2,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 
@@ -10,6 +11,7 @@ namespace py = pybind11;
 namespace {
 
 constexpr int kInts = 13, kCategories = 26, kFields = 1 + kInts + kCategories;
+constexpr int kCountDigits = 18, kCategoryDigits = 8;
 constexpr int64_t kMissingId = int64_t{1} << 32;
 constexpr int64_t kMissingCount = INT64_MIN;
 enum Fault : int64_t { kNone = 0, kFieldCount = 1, kLabel = 2, kCount = 3, kCategory = 4 };
@@ -23,7 +25,7 @@ inline bool parse_count(const char* text, const char* end, int64_t* out) {
   }
   const bool negative = *text == '-';
   text += negative;
-  if (text == end || end - text > 18) return false;
+  if (text == end || end - text > kCountDigits) return false;
   int64_t value = 0;
   for (; text != end; ++text) {
     const unsigned digit = static_cast<unsigned char>(*text) - '0';
@@ -39,7 +41,7 @@ inline bool parse_category(const char* text, const char* end, int64_t* out) {
     *out = kMissingId;
     return true;
   }
-  if (end - text > 8) return false;
+  if (end - text > kCategoryDigits) return false;
   int64_t value = 0;
   for (; text != end; ++text) {
     const unsigned char c = *text;
@@ -55,11 +57,51 @@ inline bool parse_category(const char* text, const char* end, int64_t* out) {
   return true;
 }
 
-// Parses one line [text, end) into row outputs and returns its status.
+constexpr std::array<int8_t, 256> hex_digits() {
+  std::array<int8_t, 256> digits{};
+  for (int c = 0; c < 256; ++c) digits[c] = -1;
+  for (int d = 0; d < 10; ++d) digits['0' + d] = static_cast<int8_t>(d);
+  for (int d = 10; d < 16; ++d) digits['a' + d - 10] = digits['A' + d - 10] = static_cast<int8_t>(d);
+  return digits;
+}
+constexpr std::array<int8_t, 256> kHexDigits = hex_digits();
+
+// Parses a well-formed line at `text` in one pass and returns its end (at LF or `stop`), or null if it is malformed,
+// with the outputs half written. Needs no bound: digits end at the latest at the zero byte that bytes have at `stop`.
+const char* parse_well_formed(const char* text, const char* stop, float* label, int64_t* counts, int64_t* ids) {
+  if ((text[0] != '0' && text[0] != '1') || text[1] != '\t') return nullptr;
+  *label = static_cast<float>(text[0] - '0');
+  text += 2;
+  for (int i = 0; i < kInts; ++i, ++text) {
+    if (*text == '\t') {
+      counts[i] = kMissingCount;
+      continue;
+    }
+    const bool negative = *text == '-';
+    text += negative;
+    const char* begin = text;
+    uint64_t value = 0;
+    for (unsigned digit; (digit = static_cast<unsigned char>(*text) - '0') <= 9; ++text) value = value * 10 + digit;
+    if (text == begin || text - begin > kCountDigits || *text != '\t') return nullptr;
+    counts[i] = negative ? -static_cast<int64_t>(value) : static_cast<int64_t>(value);
+  }
+  for (int i = 0; i < kCategories; ++i) {
+    if (i && *text++ != '\t') return nullptr;
+    const char* begin = text;
+    uint64_t value = 0;
+    for (int digit; (digit = kHexDigits[static_cast<unsigned char>(*text)]) >= 0; ++text) value = value * 16 + digit;
+    if (text - begin > kCategoryDigits) return nullptr;
+    ids[i] = text == begin ? kMissingId : static_cast<int64_t>(value);
+  }
+  const char* end = *text == '\r' ? text + 1 : text;
+  return end == stop || *end == '\n' ? end : nullptr;
+}
+
+// Parses one line [text, end) into row outputs and returns its status: what is wrong first, in the order of the fields.
 int64_t parse_line(const char* text, const char* end, float* label, int64_t* counts, int64_t* ids) {
   if (end != text && end[-1] == '\r') --end;
   const char* starts[kFields + 1];
-  int fields = 0;
+  int64_t fields = 0;
   const char* cursor = text;
   starts[0] = text;
   while (true) {
@@ -93,12 +135,17 @@ py::tuple parse(const py::bytes& block, int64_t num_lines) {
     py::gil_scoped_release release;
     const char *text = data, *stop = data + length;
     for (; line < num_lines && text <= stop; ++line) {
-      const char* end = static_cast<const char*>(std::memchr(text, '\n', stop - text));
-      if (end == nullptr) end = stop;
-      label[line] = 0;
-      std::memset(count + line * kInts, 0, kInts * sizeof(int64_t));
-      std::memset(id + line * kCategories, 0, kCategories * sizeof(int64_t));
-      state[line] = parse_line(text, end, label + line, count + line * kInts, id + line * kCategories);
+      int64_t *counts_of = count + line * kInts, *ids_of = id + line * kCategories;
+      const char* end = parse_well_formed(text, stop, label + line, counts_of, ids_of);
+      state[line] = kNone;
+      if (end == nullptr) {
+        end = static_cast<const char*>(std::memchr(text, '\n', stop - text));
+        if (end == nullptr) end = stop;
+        label[line] = 0;
+        std::memset(counts_of, 0, kInts * sizeof(int64_t));
+        std::memset(ids_of, 0, kCategories * sizeof(int64_t));
+        state[line] = parse_line(text, end, label + line, counts_of, ids_of);
+      }
       text = end + 1;
     }
   }
