@@ -24,10 +24,9 @@ class Dlrm(nn.Module):
         num_vectors = 1 + len(embeddings.embedding_bags)
         num_pairs = num_vectors * (num_vectors - 1) // 2
         self.dropout = SeededDropout(config.dropout)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.bottom = _mlp([num_dense, *config.bottom_mlp, config.embedding_dim], ends_in_relu=True)
-            self.top = _mlp([config.embedding_dim + num_pairs, *config.top_mlp, 1], dropout=self.dropout)
+        self.bottom = _mlp([num_dense, *config.bottom_mlp, config.embedding_dim], ends_in_relu=True)
+        self.top = _mlp([config.embedding_dim + num_pairs, *config.top_mlp, 1], dropout=self.dropout)
+        _draw_weights(self, torch.Generator().manual_seed(seed))
         # Of the symmetric [B, V, V] products, the part below the diagonal, row by row.
         lower = torch.tril_indices(num_vectors, num_vectors, offset=-1)
         self.register_buffer("_pairs", lower[0] * num_vectors + lower[1], persistent=False)
@@ -40,6 +39,15 @@ class Dlrm(nn.Module):
         pairs = _Gather.apply(products_BVV.flatten(1), self._pairs)  # type: ignore[no-untyped-call]
         logits: Tensor = self.top(torch.cat((bottom_BD, pairs), dim=1))
         return logits.squeeze(1)
+
+
+def _draw_weights(model: nn.Module, generator: torch.Generator) -> None:
+    """Draw the linear layers as torch does by default, but from a generator that nothing else uses."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            bound = module.in_features**-0.5
+            nn.init.uniform_(module.weight, -bound, bound, generator=generator)
+            nn.init.uniform_(module.bias, -bound, bound, generator=generator)
 
 
 class _Gather(torch.autograd.Function):
@@ -62,7 +70,8 @@ def _mlp(widths: Sequence[int], *, dropout: SeededDropout | None = None, ends_in
     layers: list[nn.Module] = []
     last = len(widths) - 2
     for i in range(last + 1):
-        layers.append(nn.Linear(widths[i], widths[i + 1]))
+        linear = nn.utils.skip_init(nn.Linear, widths[i], widths[i + 1])  # type: ignore[no-untyped-call]
+        layers.append(linear)  # Dlrm draws its weights
         if i < last or ends_in_relu:
             layers.append(nn.ReLU())
         if i < last and dropout is not None:

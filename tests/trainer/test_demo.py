@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from ett.errors import NotFound
+from ett.trainer.demo import count_rows, plan_demo
+
+
+@pytest.mark.parametrize("num_rows", [200, 2000, 50_000, 300_000])
+def test_the_kill_comes_between_two_checkpoints_with_steps_left(num_rows: int) -> None:
+    plan = plan_demo(num_rows, 1024, "")
+    settings = dict(setting.split("=") for setting in plan.settings)
+    batch_size, interval = int(settings["train.batch_size"]), int(settings["checkpoint.interval"].split()[0])
+    num_steps = num_rows * 9 // 10 // batch_size
+    assert interval < plan.kill_step < num_steps
+    assert plan.kill_step % interval
+
+
+def test_rows_are_counted_in_plain_files_as_in_gzip_ones(tmp_path: Path) -> None:
+    lines = b"0\t1\n" * 7
+    (tmp_path / "plain.tsv").write_bytes(lines)
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(lines))
+    assert [count_rows(tmp_path / name) for name in ("plain.tsv", "packed.gz")] == [7, 7]
+
+
+def test_a_missing_input_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"nothing\.tsv does not exist"):
+        count_rows(tmp_path / "nothing.tsv")

@@ -1,0 +1,155 @@
+"""The loop with ranks as threads; the reader, the run and the checkpointer are small stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ett.trainer.config import DenseConfig, ModelConfig, SparseConfig, TrainConfig, TrainerConfig
+from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
+from ett.trainer.worker import build_model
+
+BATCH, STEPS = 12, 10
+CONFIG = TrainerConfig(
+    model=ModelConfig(embedding_dim=4, bottom_mlp=(5,), top_mlp=(6,), dropout=0.3),
+    sparse=SparseConfig(optimizer="adam"),
+    dense=DenseConfig(bucket_bytes=512),
+    train=TrainConfig(batch_size=BATCH),
+)
+OnRanks = Callable[[int, Callable[[Any], Any]], list[Any]]
+
+
+@dataclass
+class PlainBatch:
+    labels: np.ndarray[Any, Any]
+    dense: np.ndarray[Any, Any]
+    ids: np.ndarray[Any, Any]
+    global_size: int
+
+
+@dataclass
+class PlainReader:
+    """STEPS global batches; batch n follows from n."""
+
+    rank: int
+    world_size: int
+    first: int = 0
+
+    def __iter__(self) -> Iterator[PlainBatch]:
+        for n in range(self.first, STEPS):
+            rng = np.random.default_rng(n)
+            ids = rng.integers(0, 20, (26, BATCH))
+            dense = rng.standard_normal((BATCH, 13)).astype(np.float32)
+            labels = (rng.random(BATCH) < 0.4).astype(np.float32)
+            mine = np.array_split(np.arange(BATCH), self.world_size)[self.rank]
+            yield PlainBatch(labels[mine], dense[mine], ids[:, mine], BATCH)
+
+
+@dataclass
+class StubRun:
+    stop_after: int = STEPS + 1  # the step after which this rank is asked to stop
+    steps: list[int] = field(default_factory=list)
+
+    @property
+    def stop_requested(self) -> bool:
+        return len(self.steps) >= self.stop_after
+
+    def step(self, samples: int, *, global_samples: int, step: int) -> Any:
+        self.steps.append(step)
+        return nullcontext()
+
+
+@dataclass
+class Recorded:
+    """Stands in for the loss log and the checkpointer."""
+
+    losses: dict[int, float] = field(default_factory=dict)
+    offered: list[tuple[int, int]] = field(default_factory=list)
+
+    def append(self, step: int, loss: float, factor: float) -> None:
+        self.losses[step] = loss
+
+    def step(self, step: int, cursor: int) -> None:
+        self.offered.append((step, cursor))
+
+
+def make_loop(collectives: Any, run: StubRun, config: TrainerConfig = CONFIG) -> tuple[TrainingLoop, Recorded]:
+    model = build_model(config, collectives)
+    recorded: Any = Recorded()
+    reader: Any = PlainReader(collectives.rank, collectives.world_size)
+    training_step = TrainingStep(config, model, collectives)
+    any_run: Any = run
+    loop = TrainingLoop(
+        config=config,
+        training_step=training_step,
+        reader=reader,
+        checkpointer=recorded,
+        run=any_run,
+        losses=recorded,
+    )
+    return loop, recorded
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_all_ranks_report_the_same_losses_to_the_bit(on_ranks: OnRanks, world_size: int) -> None:
+    def body(collectives: Any) -> dict[int, float]:
+        loop, recorded = make_loop(collectives, StubRun())
+        assert loop.run_from(Progress(0, 0)) == Progress(STEPS, STEPS * BATCH)
+        return recorded.losses
+
+    by_rank = on_ranks(world_size, body)
+    assert all(losses == by_rank[0] for losses in by_rank)
+    assert list(by_rank[0]) == list(range(1, STEPS + 1))
+    assert by_rank == on_ranks(world_size, body)
+
+
+def test_without_dropout_losses_do_not_depend_on_the_world_size(on_ranks: OnRanks) -> None:
+    config = TrainerConfig(model=ModelConfig(embedding_dim=4, bottom_mlp=(5,), top_mlp=(6,)), train=CONFIG.train)
+
+    def body(collectives: Any) -> list[float]:
+        loop, recorded = make_loop(collectives, StubRun(), config)
+        loop.run_from(Progress(0, 0))
+        return list(recorded.losses.values())
+
+    # Only the order of float32 sums differs; ten steps of these learning rates do not amplify it beyond 1e-5.
+    assert on_ranks(4, body)[0] == pytest.approx(on_ranks(1, body)[0], rel=1e-5)
+
+
+def test_ranks_asked_to_stop_three_steps_apart_stop_after_one_step(on_ranks: OnRanks) -> None:
+    def body(collectives: Any) -> tuple[Progress, int]:
+        run = StubRun(stop_after={0: 7, 1: STEPS + 1, 2: 4}[collectives.rank])
+        loop, recorded = make_loop(collectives, run)
+        return loop.run_from(Progress(0, 0)), len(recorded.offered)
+
+    # Rank 2 says so in the message of step 4, which every rank then completes.
+    assert on_ranks(3, body) == [(Progress(4, 4 * BATCH, stopped=True), 3)] * 3
+
+
+def test_a_job_that_reached_max_steps_takes_none(on_ranks: OnRanks) -> None:
+    config = TrainerConfig(model=CONFIG.model, train=TrainConfig(batch_size=BATCH, max_steps=5))
+
+    def body(collectives: Any) -> list[Progress]:
+        loop, _ = make_loop(collectives, StubRun(), config)
+        first = loop.run_from(Progress(0, 0))
+        return [first, loop.run_from(first)]
+
+    assert on_ranks(1, body)[0] == [Progress(5, 5 * BATCH)] * 2
+
+
+def test_frozen_embeddings_add_no_row(on_ranks: OnRanks) -> None:
+    train = TrainConfig(batch_size=BATCH, freeze_embeddings=True)
+    config = TrainerConfig(model=CONFIG.model, train=train)
+
+    def body(collectives: Any) -> int:
+        model = build_model(config, collectives)
+        step = TrainingStep(config, model, collectives)
+        batch: Any = next(iter(PlainReader(0, 1)))
+        step.take(1, batch, False)
+        return sum(len(shard) for shard in model.ebc.shards())
+
+    assert on_ranks(1, body) == [0]

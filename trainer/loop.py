@@ -1,0 +1,115 @@
+"""The training loop: one global batch a step, the same bits on every run of one recipe, seed and world size.
+
+Step n of rank k uses the reader's n-th batch, dropout masks of (seed, n, k) and the learning rates of n; nothing else
+enters, so a restored job that knows n, the weights, the optimizer state and the cursor does what the first one did.
+The loss is a sum over samples divided by the global count, so ranks may hold unequal slices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from ett.checkpoint import Checkpointer
+from ett.tracker import Run
+from ett.trainer.comm.collectives import Collectives
+from ett.trainer.config import TrainerConfig
+from ett.trainer.data.criteo import Batch, CriteoReader
+from ett.trainer.dense.dlrm import Dlrm
+from ett.trainer.dense.gradient_buckets import GradientBuckets
+from ett.trainer.dense.schedule import learning_rate_factor
+from ett.trainer.loss_log import LossLog
+
+# Bits of the control word that every lookup carries to all ranks.
+_STOP = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    step: int  # completed optimizer steps
+    cursor: int  # global samples consumed
+    stopped: bool = False  # a rank was asked to stop before training was over
+
+
+class TrainingStep:
+    """Model, optimizers and exchange of one rank; `take` is one optimizer step."""
+
+    def __init__(self, config: TrainerConfig, model: Dlrm, collectives: Collectives) -> None:
+        self._config, self._model, self._collectives = config, model, collectives
+        self._buckets = GradientBuckets(model, collectives, bucket_bytes=config.dense.bucket_bytes)
+        optimizer = config.optimizer
+        self.optimizer = torch.optim.Adam(
+            model.parameters(),
+            lr=optimizer.learning_rate,
+            betas=(optimizer.beta1, optimizer.beta2),
+            eps=optimizer.eps,
+            foreach=True,
+        )
+
+    def take(self, step: int, batch: Batch, stop_requested: bool) -> tuple[float, bool]:
+        """Train on this rank's slice of a global batch; every rank calls with the same step.
+
+        Returns: the global batch's mean loss, and whether any rank has a stop requested: the same on all ranks.
+        """
+        seed, rank = self._config.train.seed, self._collectives.rank
+        factor = learning_rate_factor(self._config.optimizer, step)
+        lookup = self._model.ebc.look_up(batch.ids, _STOP if stop_requested else 0)
+        pooled_BFD = self._model.ebc.pooled(lookup)
+        self._buckets.zero()
+        self._model.dropout.seed_step(seed, step, rank)
+        logits = self._model(owned_tensor(batch.dense), pooled_BFD)
+        labels = owned_tensor(batch.labels)
+        loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / batch.global_size
+        torch.autograd.backward(loss)
+        wait_for_sums = self._buckets.start_sum(loss.detach())
+        if not self._config.train.freeze_embeddings:
+            assert pooled_BFD.grad is not None
+            grads_LD = pooled_BFD.grad.view(-1, self._model.ebc.dim)
+            lookup.apply_gradients(grads_LD, self._config.sparse.learning_rate * factor)
+        global_loss = wait_for_sums()
+        self._set_learning_rate(self._config.optimizer.learning_rate * factor)
+        self.optimizer.step()
+        return global_loss, bool(lookup.control & _STOP)
+
+    def _set_learning_rate(self, learning_rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingLoop:
+    """What one rank trains with; `run_from` drives it."""
+
+    config: TrainerConfig
+    training_step: TrainingStep
+    reader: CriteoReader
+    checkpointer: Checkpointer
+    run: Run
+    losses: LossLog | None  # on rank 0
+
+    def run_from(self, start: Progress) -> Progress:
+        """Train from `start` until the epochs or train.max_steps are over, or until any rank is asked to stop."""
+        at, max_steps = start, self.config.train.max_steps
+        if max_steps and at.step >= max_steps:
+            return at
+        for batch in self.reader:
+            step = at.step + 1
+            with self.run.step(samples=len(batch.labels), global_samples=batch.global_size, step=step):
+                loss, stop = self.training_step.take(step, batch, self.run.stop_requested)
+            at = Progress(step, at.cursor + batch.global_size, stopped=stop)
+            if self.losses is not None:
+                self.losses.append(step, loss, learning_rate_factor(self.config.optimizer, step))
+            if stop:
+                return at
+            self.checkpointer.step(step, at.cursor)
+            if step == max_steps:
+                break
+        return at
+
+
+def owned_tensor(array: object) -> Tensor:
+    """Return a copy in memory that torch aligned: the last bit of a product may depend on where its input lies."""
+    return torch.tensor(array)

@@ -1,0 +1,167 @@
+"""One rank's life: build, restore, train, save, score."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ett.checkpoint import CheckpointConfig, Checkpointer
+from ett.checkpoint.commit import Commit
+from ett.errors import NotFound, UsageError
+from ett.section import build_section
+from ett.tracker import Run
+from ett.trainer.comm.collectives import Collectives
+from ett.trainer.comm.process_group import join_process_group, leave_process_group
+from ett.trainer.config import DenseConfig, TrainerConfig
+from ett.trainer.data.config import DataConfig
+from ett.trainer.data.criteo import CriteoReader
+from ett.trainer.data.generated_file import ensure_generated
+from ett.trainer.dense.dlrm import Dlrm
+from ett.trainer.evaluation import held_out_auc
+from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
+from ett.trainer.loss_log import LossLog, read_losses
+from ett.trainer.sparse.embedding_bag import EmbeddingBagCollection, EmbeddingBagConfig
+
+NUM_DENSE, NUM_TABLES = 13, 26
+PREEMPTED = 143
+METRICS, RESULT = "metrics.jsonl", "result.json"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecipe:
+    """The sections of recipe.json that a worker reads."""
+
+    data: DataConfig
+    trainer: TrainerConfig
+    checkpoint: CheckpointConfig
+
+
+def read_recipe(path: Path) -> JobRecipe:
+    """Build the config dataclasses again from a job's resolved recipe."""
+    try:
+        plain: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError as err:
+        raise NotFound(f"{path} does not exist", do="start workers by `ett launch RECIPE.toml`") from err
+    sections = {field.name: plain.get(field.name, {}) for field in fields(TrainerConfig)}
+    return JobRecipe(
+        build_section(DataConfig, plain.get("data", {}), "data"),
+        build_section(TrainerConfig, sections),
+        build_section(CheckpointConfig, plain.get("checkpoint", {}), "checkpoint"),
+    )
+
+
+def run_worker(run: Run, environ: Mapping[str, str]) -> int:
+    """Train the job of `run` to its end or to an agreed stop, and return the process's exit code."""
+    if run.job_dir is None:
+        raise UsageError("this process belongs to no job", do="start workers by `ett launch RECIPE.toml`")
+    recipe = read_recipe(run.job_dir / "recipe.json")
+    config = recipe.trainer
+    with run.span("device_init"):
+        torch.set_num_threads(_num_threads(config.dense, environ))
+    with run.span("process_group"):
+        collectives = join_process_group(environ, config.train.comm_timeout_s)
+    try:
+        return _train_and_score(run, run.job_dir, recipe, collectives)
+    finally:
+        # gloo's threads must be gone before the interpreter is, or it aborts and the exit code is lost.
+        leave_process_group()
+
+
+def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Collectives) -> int:
+    config = recipe.trainer
+    with run.span("model_build"):
+        model = build_model(config, collectives)
+        training_step = TrainingStep(config, model, collectives)
+    with run.span("data_warmup"):
+        reader = _open_reader(recipe, job_dir, collectives)
+    checkpointer = Checkpointer(
+        recipe.checkpoint, model=model, optimizer=training_step.optimizer, loader=reader, run=run
+    )
+    restored = checkpointer.restore()
+    start = Progress(restored.step, restored.cursor) if restored else Progress(0, 0)
+    metrics = job_dir / METRICS
+    loop = TrainingLoop(
+        config=config,
+        training_step=training_step,
+        reader=reader,
+        checkpointer=checkpointer,
+        run=run,
+        losses=LossLog(metrics, restored_step=start.step) if collectives.rank == 0 else None,
+    )
+    end = loop.run_from(start)
+    if not end.stopped:
+        run.train_end()
+    with run.span("final_save"):
+        commit = checkpointer.save(end.step, end.cursor)
+        checkpointer.close()
+    if not end.stopped:
+        result = _commit_facts(commit) | _held_out_score(run, config, model, reader, collectives)
+        if collectives.rank == 0:
+            _write_result(job_dir / RESULT, metrics, result)
+    return PREEMPTED if end.stopped else 0
+
+
+def build_model(config: TrainerConfig, collectives: Collectives) -> Dlrm:
+    """Return the model of a recipe with its initial weights, the same dense ones on every rank."""
+    tables = [
+        EmbeddingBagConfig(name=f"t_C{i}", embedding_dim=config.model.embedding_dim, feature_names=(f"C{i}",))
+        for i in range(1, NUM_TABLES + 1)
+    ]
+    embeddings = EmbeddingBagCollection(tables, config.sparse, collectives, seed=config.train.seed)
+    return Dlrm(config.model, embeddings, num_dense=NUM_DENSE, seed=config.train.seed)
+
+
+def _open_reader(recipe: JobRecipe, job_dir: Path, collectives: Collectives) -> CriteoReader:
+    data, train = recipe.data, recipe.trainer.train
+    path = data.path or str(ensure_generated(data.generate, job_dir / "data"))
+    return CriteoReader(
+        data,
+        path,
+        batch_size=train.batch_size,
+        seed=train.seed,
+        epochs=train.epochs,
+        rank=collectives.rank,
+        world_size=collectives.world_size,
+    )
+
+
+def _num_threads(config: DenseConfig, environ: Mapping[str, str]) -> int:
+    ranks_here = int(environ.get("LOCAL_WORLD_SIZE", environ.get("WORLD_SIZE", "1")))
+    return config.threads or max(1, len(os.sched_getaffinity(0)) // ranks_here)
+
+
+def _commit_facts(commit: Commit) -> dict[str, Any]:
+    """Return what two runs have in common if and only if they hold the same model."""
+    assert commit.dense is not None
+    return {
+        "step": commit.step,
+        "cursor": commit.cursor,
+        "digest": commit.digest,
+        "tables": {table.spec.name: {"rows": table.num_rows, "digest": table.digest} for table in commit.tables},
+        "dense": commit.dense.digest,
+    }
+
+
+def _held_out_score(
+    run: Run, config: TrainerConfig, model: Dlrm, reader: CriteoReader, collectives: Collectives
+) -> dict[str, Any]:
+    if not config.eval.enabled:
+        return {}
+    with run.span("eval"):
+        score, num_rows = held_out_auc(model, reader, collectives, config.eval.batch_size)
+    return {"auc": score, "held_out_rows": num_rows}
+
+
+def _write_result(path: Path, metrics: Path, result: dict[str, Any]) -> None:
+    loss = read_losses(metrics).get(result["step"], math.nan)
+    body = result | {"loss": loss, "loss_hex": loss.hex()}
+    replacement = path.with_suffix(".tmp")
+    replacement.write_text(json.dumps(body, indent=1) + "\n")
+    replacement.replace(path)
