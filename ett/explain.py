@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ett.event_schema import NS
 from ett.job_window import AccountingPolicy
 from ett.log_source import UnixSeconds, load_account, log_path
 from ett.rank_timeline import Piece
-from ett.report_text import count, duration
+from ett.report_text import duration
 
 RULES = {
     "R3": "no attempt was alive and nothing was allocated",
@@ -70,21 +70,55 @@ def intervals(pieces: Iterable[Piece]) -> list[Interval]:
     ]
 
 
+def folded(found: Sequence[Interval]) -> list[Interval]:
+    """Return the intervals with each stretch of the training loop as one line a verdict: their times are summed.
+
+    Between two steps there are always some microseconds of the loop itself, so a stretch alternates; it ends at
+    anything else.
+    """
+    lines: list[Interval] = []
+    stretch: dict[tuple[str, ...], Interval] = {}
+    for interval in found:
+        verdict = (interval.component, interval.reason, interval.rule)
+        same = stretch.get(verdict)
+        if not _is_loop(interval):
+            lines += stretch.values()
+            stretch = {}
+            lines.append(interval)
+        elif same is None:
+            stretch[verdict] = interval
+        else:
+            took_ns = same.end_ns - same.begin_ns + interval.end_ns - interval.begin_ns
+            num_pieces = same.num_pieces + interval.num_pieces
+            evidence = f"{same.evidence.split(' to ')[0]} to {interval.evidence.rpartition(' ')[2]}"
+            stretch[verdict] = replace(same, end_ns=same.begin_ns + took_ns, num_pieces=num_pieces, evidence=evidence)
+    return lines + list(stretch.values())
+
+
+def _is_loop(interval: Interval) -> bool:
+    return interval.reason in ("new_data", "replay", "unsaved_tail") or (
+        interval.component == "wasted" and interval.reason == "untracked"
+    )
+
+
 @click.command()
 @click.argument("job", required=False)
 @click.option("--events", type=click.Path(path_type=Path), metavar="DIR", help="A folder with an event log, not a job.")
 @click.option("--as-of", type=UnixSeconds(), metavar="UNIX_S", help="Explain what was known at that time.")
 @click.option("--infer-compile", is_flag=True, help="Book the first step's excess over later ones as compilation.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(job: str | None, events: Path | None, as_of: int | None, infer_compile: bool, as_json: bool) -> None:
+@click.option("--every-step", is_flag=True, help="A line for every step, rather than one for each stretch of them.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every step.")
+def command(
+    *, job: str | None, events: Path | None, as_of: int | None, infer_compile: bool, every_step: bool, as_json: bool
+) -> None:
     """Print every interval of JOB with its rule and its evidence."""
     account = load_account(log_path(job, events), as_of, AccountingPolicy(infer_compile=infer_compile))
     found = [] if account is None else intervals(account.pieces)
     if as_json:
         click.echo(json.dumps(_json(account, found)))
         return
-    click.echo(f"{'at':>12}  {'for':>10}  {'charged to':<32}{'rank':<6}{'rule':<5}evidence")
-    for interval in found:
+    click.echo(f"{'at':>12}  {'for':>10}  {'pieces':>6}  {'charged to':<32}{'rank':<6}{'rule':<5}evidence")
+    for interval in found if every_step else folded(found):
         click.echo(_line(interval, found[0].begin_ns))
     for rule in sorted({i.rule for i in found}, key=lambda name: int(name[1:])):
         click.echo(f"{rule:<4} {RULES[rule]}")
@@ -102,7 +136,7 @@ def _evidence(group: list[Piece]) -> str:
     first, last = next(iter(records.values())), list(records.values())[-1]
     if len(records) == 1:
         return first.where
-    return f"{count(len(records), first.ev)} {first.file} seq {first.seq} to {last.seq}"
+    return f"{first.where} to {last.seq}"
 
 
 def _line(interval: Interval, origin_ns: int) -> str:
@@ -110,7 +144,9 @@ def _line(interval: Interval, origin_ns: int) -> str:
     rank = "-" if interval.rank is None else f"r{interval.rank}"
     at = f"+{(interval.begin_ns - origin_ns) / NS:.3f}s"
     took = duration(interval.end_ns - interval.begin_ns)
-    return f"{at:>12}  {took:>10}  {charged:<32}{rank:<6}{interval.rule:<5}{interval.evidence}"
+    return (
+        f"{at:>12}  {took:>10}  {interval.num_pieces:>6}  {charged:<32}{rank:<6}{interval.rule:<5}{interval.evidence}"
+    )
 
 
 def _json(account: JobAccount | None, found: list[Interval]) -> dict[str, Any]:

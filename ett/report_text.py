@@ -36,8 +36,12 @@ def render(report: Report) -> str:
 
 
 def duration(ns: float) -> str:
-    """Return 14h 02m, 31m 07s, 12.3s."""
+    """Return 14h 02m, 31m 07s, 12.3s, 7ms, 40us; a zero is 0s."""
     seconds = ns / NS
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f}us" if ns else "0s"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
     if seconds < 60:
         return f"{seconds:.1f}s"
     whole = round(seconds)
@@ -102,10 +106,16 @@ def _window_line(report: Report) -> str:
     formula = report.formula
     check = f"closed formula 1 - (TTS {duration(formula.tts_ns)} + {formula.nof} x TTR {duration(formula.ttr_ns)})/wall"
     return (
-        f"window {_local(report.begin_ns)} to {_local(report.end_ns)}{excluded}\n"
+        f"window {_local(report.begin_ns)} to {_local(report.end_ns)}{excluded}{_clock_note(report)}\n"
         f"from allocation {share(report.ett_from_allocation)} · by rank-seconds {share(report.capacity_ett)}"
         f" · {check} = {share(formula.ett)}"
     )
+
+
+def _clock_note(report: Report) -> str:
+    if report.clock_uncertainty_ns is None:
+        return ", a clock could not be tied to the supervisor's"
+    return f", clocks within {duration(report.clock_uncertainty_ns)}" if report.clock_uncertainty_ns else ""
 
 
 def _local(ns: int) -> str:

@@ -113,12 +113,12 @@ def test_explain_names_rule_and_evidence(home: Path, capsys: pytest.CaptureFixtu
     assert verdicts == [
         ("scheduling.queue", "R3", 10, "job_submitted 0"),
         ("initialization.untracked", "R6", 40, "attempt_started"),
-        ("effective.new_data", "R8", 80, "8 steps 1/r0-ho"),
+        ("effective.new_data", "R8", 80, "step 1/r0-host-"),
         ("wasted.in_flight", "R7", 7, "step_begin 1/r0"),
         ("scheduling.restart", "R3", 20, "attempt_ended 0"),
         ("initialization.restore", "R5", 30, "span_begin 2/r0"),
-        ("wasted.replay", "R8", 30, "3 steps 2/r0-ho"),
-        ("effective.new_data", "R8", 40, "4 steps 2/r0-ho"),
+        ("wasted.replay", "R8", 30, "step 2/r0-host-"),
+        ("effective.new_data", "R8", 40, "step 2/r0-host-"),
         ("shutdown.untracked", "R12", 3, "train_end 2/r0-"),
     ]
     assert set(found["rules"]) == {"R3", "R5", "R6", "R7", "R8", "R12"}
@@ -129,6 +129,23 @@ def test_explain_prints_one_line_an_interval(home: Path, capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert "wasted.in_flight" in lines[4]
     assert "step_begin 1/r0-host-0-1000-boot0000.jsonl seq 9" in lines[4]
+
+
+def test_explain_folds_the_loop_s_microseconds_into_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], write_case: WriteCase
+) -> None:
+    loop = [{"ev": "step", "att": 1, "src": "r0", "b": 10 * n, "e": 10 * n + 9, "c0": n, "c1": n + 1} for n in range(5)]
+    started = [{"ev": "job_submitted", "t": 0}, {"ev": "attempt_started", "att": 1, "t": 0}]
+    ended = [
+        {"ev": "attempt_ended", "att": 1, "t": 49, "reason": "completed"},
+        {"ev": "job_ended", "t": 49, "status": "succeeded"},
+    ]
+    write_case({"id": "f", "events": [*started, *loop, *ended]}, tmp_path)
+    assert run(["explain", "--events", str(tmp_path)]) == 0
+    rows = [line.split()[1:4] for line in capsys.readouterr().out.splitlines()[1:3]]
+    assert rows == [["45.0s", "5", "effective.new_data"], ["4.0s", "4", "wasted.untracked"]]
+    assert run(["explain", "--events", str(tmp_path), "--every-step"]) == 0
+    assert capsys.readouterr().out.count("effective.new_data") == 5
 
 
 def test_ls_lists_every_job_newest_first(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
