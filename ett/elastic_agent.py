@@ -17,7 +17,7 @@ from typing import Any
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
 from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
 from ett import worker
@@ -62,7 +62,6 @@ class SupervisedAgent(LocalElasticAgent):
         self._check_stop_between_attempts()
         self._job.begin_attempt(os.environ)
         ids: dict[int, Any] = super()._start_workers(worker_group)
-        self._job.stop.install()  # torch sets handlers of its own at each start
         pids = {worker_group.workers[local_rank].global_rank: pid for local_rank, pid in ids.items()}
         self._order = ExitOrder(pids)
         self._job.watch(pids)
@@ -199,6 +198,7 @@ def run_agent(job: JobSupervisor) -> Outcome:
     """Run the job's attempts until it succeeds, gives up or is told to stop."""
     plan = job.plan
     _quieten_torch()
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # the others are ours
     if plan.nproc > 1:
         # As torchrun does: ranks that each use every core are slower than one thread each.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -227,6 +227,9 @@ def run_agent(job: JobSupervisor) -> Outcome:
         agent.run()
     except _Stopped as stopped:
         return stopped.outcome
+    except SignalException as err:  # SIGQUIT, which is left to torch: it has ended the workers
+        job.say(f"{err.sigval.name}: the workers were ended")
+        return job.preempt_attempt([], [])
     finally:
         spec.rdzv_handler.shutdown()
     return agent.outcome

@@ -15,6 +15,8 @@ NUM_TAIL_LINES = 20
 TAIL_BYTES = 64 << 10
 # Ended from outside: the memory killer, the host, an operator. Another signal may be the program or the host.
 INFRA_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR, signal.SIGBUS})
+# A worker of ours ends with the exit code of its error (ett/errors.py); these would meet a restarted one again.
+FINAL_CODES = frozenset({2, 3, 4, 5, 7, 8, 9, 10, 120, 122})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -87,6 +87,7 @@ def _facts(record: Record, has_new_commit: bool) -> AttemptFacts:
         reason=str(record.data.get("reason", "failed")),
         failure_class=str(record.data.get("class", "unknown")),
         signature=str(record.data.get("signature", "")),
+        is_final=record.data.get("final") is True,
         has_new_commit=has_new_commit,
     )
 

@@ -151,7 +151,7 @@ def _end(job: JobSupervisor, outcome: Outcome) -> int:
     job.end_job("failed")
     assert outcome.failure is not None and outcome.decision is not None
     at = f"; its last lines: {outcome.log_tail}" if outcome.log_tail else ""
-    if job.recovery.max_restarts > 0:
+    if job.recovery.max_restarts > 0 and outcome.decision.rule != "final_error":
         raise RestartsSpent(
             f"job {name}: {outcome.failure} in attempt {job.attempt}; no restart: {outcome.decision.why}{at}",
             expected=f"the program's own exit code was {outcome.failure.exit_code}",

@@ -16,6 +16,7 @@ class AttemptFacts:
     reason: str  # completed, failed, preempted, suspended
     failure_class: str = "unknown"
     signature: str = ""  # of the error: equal for two failures with the same cause; empty where nothing was said
+    is_final: bool = False  # the program says that another attempt would meet the same error
     has_new_commit: bool = False  # it committed a cursor beyond all earlier ones
 
 

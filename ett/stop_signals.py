@@ -14,8 +14,10 @@ class StopSignals:
         self.is_urgent = False
 
     def install(self) -> None:
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._remember)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` asks us to outlive the terminal
+            signal.signal(signal.SIGHUP, self._remember)
 
     def _remember(self, signum: int, frame: FrameType | None) -> None:
         if self.requested is not None and signum == signal.SIGINT:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from ett.clock import Clock, SystemClock
 from ett.event_log import EventWriter
-from ett.failure import RankExit, classify, first_failure, keep_tail, last_lines, signature
+from ett.failure import FINAL_CODES, RankExit, classify, first_failure, keep_tail, last_lines, signature
 from ett.job_folder import JobFolder
 from ett.job_history import JobHistory, read_history
 from ett.launch_plan import LaunchPlan, versions
@@ -115,7 +115,14 @@ class JobSupervisor:
         logs = self.folder.logs(self.attempt)
         lines = last_lines(logs / f"rank{gone.rank}.err", logs / f"rank{gone.rank}.log")
         tail = keep_tail(logs, lines) if lines else ""
-        self._emit_end("failed", gone, signature=signature(gone, lines), log_tail=f"logs/{self.attempt}/{tail}")
+        self._emit_end(
+            "failed",
+            gone,
+            signature=signature(gone, lines),
+            log_tail=f"logs/{self.attempt}/{tail}" if tail else None,
+            # A program of the user may give such a code any meaning; it is restarted like any other.
+            final=(self.plan.kind == "recipe" and gone.code in FINAL_CODES) or None,
+        )
         history = read_history(self.folder.events)
         decision = self._policy(history.since(self.first_attempt), self.recovery)
         self._emit(

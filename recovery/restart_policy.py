@@ -23,6 +23,8 @@ def decide(
     num_restarts = len(attempts) - 1
     if config.max_restarts == 0:
         return _give_up("no_restarts", "restarts are off (--max-restarts 0)")
+    if attempts[-1].is_final:
+        return _give_up("final_error", "another attempt would meet the same error")
     if _is_same_user_error_twice(attempts):
         return _give_up("same_user_error", "the same error of the program ended two attempts in a row")
     if fruitless >= config.max_attempts_without_commit:

@@ -75,5 +75,9 @@ def test_the_same_kill_twice_is_not_an_error_of_the_program() -> None:
     assert decide((failed(failure_class="infra"),) * 2, RecoveryConfig()).restart
 
 
+def test_an_error_that_the_program_calls_final_is_not_tried_again() -> None:
+    assert decide((failed(failure_class="user", is_final=True),), RecoveryConfig()).rule == "final_error"
+
+
 def test_no_restarts_means_none() -> None:
     assert decide((failed(),), RecoveryConfig(max_restarts=0)).rule == "no_restarts"
