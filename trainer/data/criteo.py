@@ -141,12 +141,10 @@ class CriteoReader:
         """
         if state.get("version") != _STATE_VERSION:
             raise CorruptState(f"reader state version {state.get('version')!r}", expected=str(_STATE_VERSION))
-        saved, now = state["order"], self._order()
-        changed = [key for key in now if saved.get(key) != now[key]]
-        if changed:
-            key = changed[0]
+        change = self._change_since(state["order"])
+        if change:
             raise ConfigError(
-                f"the job was saved with data {key} = {saved.get(key)!r}, now it is {now[key]!r}",
+                f"the job was saved with {change}",
                 expected="the same files, seed and window: a cursor has no meaning in another order",
                 do="restore the input, or start a new job (another --job) on the new one",
                 code="F004",
@@ -157,12 +155,26 @@ class CriteoReader:
 
     def _order(self) -> dict[str, Any]:
         return {
-            "sizes": [file.num_bytes for file in self._source.files],
-            "seed": self._seed,
-            "shuffle": self._config.shuffle,
-            "window_rows": self._config.window_rows,
-            "heldout_share": self._config.heldout_share,
+            "train.seed": self._seed,
+            "data.shuffle": self._config.shuffle,
+            "data.window_rows": self._config.window_rows,
+            "data.heldout_share": self._config.heldout_share,
+            "file_bytes": [file.num_bytes for file in self._source.files],
         }
+
+    def _change_since(self, saved: Mapping[str, Any]) -> str:
+        """Return what makes this order another than the saved one; empty if nothing does."""
+        now, files = self._order(), self._source.files
+        before = saved["file_bytes"]
+        for key in now:
+            if key != "file_bytes" and saved.get(key) != now[key]:
+                return f"{key} = {saved.get(key)!r}, now it is {now[key]!r}"
+        for num_bytes, file in zip(before, files, strict=False):
+            if num_bytes != file.num_bytes:
+                return f"{num_bytes} bytes of data where {file.path} now has {file.num_bytes}"
+        if len(before) != len(files):
+            return f"{len(before)} data files, now data.path holds {len(files)}, the last {files[-1].path}"
+        return ""
 
     def _epoch_batches(self) -> Iterator[Batch]:
         epoch, begin = self._place.epoch, self._place.taken

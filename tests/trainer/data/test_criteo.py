@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -77,6 +78,12 @@ def test_every_rank_gets_as_many_held_out_batches_as_the_others(folder: str) -> 
     # A lookup is collective: a rank that ended earlier would leave the others waiting.
     counts = {len(list(reader_of(folder, rank=rank, world_size=40).heldout_batches(7))) for rank in range(40)}
     assert len(counts) == 1
+
+
+def test_without_a_held_out_share_every_row_is_trained_on(folder: str) -> None:
+    reader = reader_of(folder, replace(CONFIG, heldout_share=0.0), epochs=1)
+    assert list(reader.heldout_batches(16)) == []
+    assert sorted(rows_of(iter(reader))) == list(range(ROWS))
 
 
 def test_scoring_does_not_move_the_cursor(folder: str) -> None:
@@ -179,21 +186,37 @@ def test_a_restored_reader_parses_nothing_before_its_window(folder: str, monkeyp
 @pytest.mark.parametrize(
     ("name", "other"),
     [
-        ("seed", {"seed": 4}),
-        ("window_rows", {"config": replace(CONFIG, window_rows=41)}),
-        ("heldout_share", {"config": replace(CONFIG, heldout_share=0.2)}),
-        ("shuffle", {"config": replace(CONFIG, shuffle=False)}),
+        ("train.seed", {"seed": 4}),
+        ("data.window_rows", {"config": replace(CONFIG, window_rows=41)}),
+        ("data.heldout_share", {"config": replace(CONFIG, heldout_share=0.2)}),
+        ("data.shuffle", {"config": replace(CONFIG, shuffle=False)}),
     ],
 )
 def test_a_place_in_another_order_is_refused(folder: str, name: str, other: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"saved with data {name} ="):
+    with pytest.raises(ConfigError, match=f"saved with {name} ="):
         reader_of(folder, **other).load_state_dict(reader_of(folder).state_dict())
 
 
-def test_a_place_in_other_files_is_refused(folder: str, tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(lines_of(ROWS))
-    with pytest.raises(ConfigError, match="saved with data sizes ="):
+def test_a_place_in_a_file_of_another_size_is_refused_by_its_name(folder: str, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "c").write_bytes(lines_of(79, first=150))
+    with pytest.raises(ConfigError, match=r"saved with \d+ bytes of data where .*/c now has \d+;"):
         reader_of(str(tmp_path)).load_state_dict(reader_of(folder).state_dict())
+
+
+def test_a_place_in_fewer_files_is_refused(folder: str, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "d").write_bytes(lines_of(5))
+    with pytest.raises(ConfigError, match=r"saved with 3 data files, now data\.path holds 4, the last .*/d;"):
+        reader_of(str(tmp_path)).load_state_dict(reader_of(folder).state_dict())
+
+
+def test_input_that_moved_as_a_whole_is_the_same_input(folder: str, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "moved")
+    first, second = reader_of(folder), reader_of(str(tmp_path / "moved"))
+    list(islice(first, 5))
+    second.load_state_dict(first.state_dict())
+    assert same(list(first), list(second))
 
 
 def test_a_state_of_another_version_is_refused(folder: str) -> None:
@@ -267,7 +290,7 @@ def test_a_restored_reader_skips_and_stops_where_the_first_one_did(flawed: str, 
         assert (begun + rest, second_end) == (whole, end)
 
 
-@pytest.mark.parametrize("text", [b"", b"\xef\xbb\xbf", gzip.compress(b"")])
+@pytest.mark.parametrize("text", [b"", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)])
 def test_input_without_rows_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "a.tsv").write_bytes(text)
     with pytest.raises(DataError, match=r"a\.tsv(: no row to train on|:1: 1 fields)"):
