@@ -32,6 +32,8 @@ def generate(*, format_name: str, rows: int, out: Path, seed: int, packed: bool,
 
     if out.is_dir():
         raise UsageError(f"{out} is a folder", expected="the name of a file", do=f"--out {out}/criteo.tsv")
+    if out.exists() and not out.is_file():
+        raise UsageError(f"{out} is a device or a pipe", expected="the name of a file")  # --force would replace it
     if out.exists() and not force:
         raise Conflict(f"{out} exists", do="choose another --out, or replace it with --force")
     if not out.parent.is_dir():

@@ -156,6 +156,18 @@ def test_a_reader_restored_anywhere_in_another_world_yields_what_was_left(
     ]
 
 
+@pytest.mark.parametrize("batch_size", [16, 69])
+def test_a_restored_reader_is_equal_to_the_bit_at_every_boundary(folder: str, batch_size: int) -> None:
+    whole = list(reader_of(folder, batch_size=batch_size, epochs=3))
+    first = reader_of(folder, batch_size=batch_size, epochs=3)
+    states = [first.state_dict(), *(first.state_dict() for _ in first)]
+    assert len(states) == len(whole) + 1
+    for consumed, state in enumerate(states):
+        second = reader_of(folder, batch_size=batch_size, epochs=3)
+        second.load_state_dict(json.loads(json.dumps(state)))
+        assert same(list(second), whole[consumed:])
+
+
 def test_state_does_not_depend_on_the_rank(folder: str) -> None:
     states = []
     for rank in range(3):
@@ -290,6 +302,14 @@ def test_a_restored_reader_skips_and_stops_where_the_first_one_did(flawed: str, 
         assert (begun + rest, second_end) == (whole, end)
 
 
+def test_input_of_malformed_lines_only_is_refused_however_many_are_allowed(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_bytes(b"label\tI1\n" * 100)
+    with pytest.raises(DataError, match=r"a\.tsv:1: 2 fields;"):
+        list(reader_of(str(tmp_path / "a.tsv")))
+    with pytest.raises(DataError, match=r"a\.tsv: no row to train on"):
+        list(reader_of(str(tmp_path / "a.tsv"), replace(CONFIG, max_bad_lines=100)))
+
+
 @pytest.mark.parametrize("text", [b"", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)])
 def test_input_without_rows_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "a.tsv").write_bytes(text)
@@ -304,12 +324,31 @@ def test_carriage_returns_and_a_byte_order_mark_change_nothing(tmp_path: Path) -
     assert same(plain, dos)
 
 
+def reading_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ett-read")]
+
+
 def test_a_reader_that_is_left_early_leaves_no_thread(folder: str) -> None:
     batches = iter(reader_of(folder))
     next(batches)
-    assert isinstance(batches, Iterator)
+    assert reading_threads()
     batches.close()  # type: ignore[attr-defined]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ett-read")]
+    assert not reading_threads()
+
+
+def test_a_loop_that_breaks_leaves_no_thread(folder: str) -> None:
+    reader = reader_of(folder)
+    for _ in reader:
+        break
+    for _ in reader.heldout_batches(4):
+        break
+    assert not reading_threads()
+
+
+def test_a_reader_that_stopped_at_a_malformed_line_leaves_no_thread(flawed: str) -> None:
+    with pytest.raises(DataError):
+        list(reader_of(flawed))
+    assert not reading_threads()
 
 
 def test_an_error_of_the_reading_thread_rises_in_the_caller(tmp_path: Path) -> None:

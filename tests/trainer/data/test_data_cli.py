@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ def test_generate_names_a_folder_that_is_not_there(tmp_path: Path, capsys: pytes
 def test_generate_never_replaces_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert generate(tmp_path, "--force") == 2
     assert "is a folder" in capsys.readouterr().err
+
+
+def test_generate_never_replaces_a_pipe_or_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert generate(tmp_path / "pipe", "--force") == 2
+    assert (tmp_path / "pipe").is_fifo()
+    assert "is a device or a pipe" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [("--rows", "0"), ("--seed", "-1"), ("--rows", "many")])
