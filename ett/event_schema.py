@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 from ett.errors import CorruptState
@@ -128,7 +129,8 @@ def has_samples(fields: Mapping[str, Any]) -> bool:
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - NaN
+    """True for a finite int or float; JSON's true and Python's json.loads("NaN") are none."""
+    return type(value) is int or (type(value) is float and isfinite(value))
 
 
 def rank_of_source(src: str) -> int | None:

@@ -269,3 +269,22 @@ def test_the_sweep_agrees_with_asking_the_rules_at_every_instant(
     naive = naive_job(case["events"], case.get("as_of")).seconds()
     seconds = {name: value for name, value in figures(found)["seconds"].items() if value}
     assert seconds == pytest.approx({name: float(value) for name, value in naive.items()}, abs=1e-6)
+
+
+@quick
+@given(case=jobs(), data=st.data())
+def test_records_that_make_no_sense_never_break_the_partition(
+    case: dict[str, Any], data: st.DataObject, case_log: CaseLog
+) -> None:
+    files: Files = case_log(case).files()
+    records = [record for own in files.values() for record in own]
+    odd = st.one_of(
+        st.none(), st.integers(-5, 5), st.integers(-(2**63), 2**63), st.floats(), st.just("r0"), st.just([])
+    )
+    for record in data.draw(st.lists(st.sampled_from(records), max_size=6)):
+        name = data.draw(st.sampled_from(sorted(set(record) - {"v"})))
+        record[name] = data.draw(odd)
+    found = account(log_of(files), as_of_ns=EPOCH_NS + 50 * NS, cut_at_as_of=data.draw(st.booleans()))
+    if found is not None:
+        figure = figures(found)
+        assert sum(figure["ns"].values()) == sum(figure["detail_ns"].values()) == figure["total_ns"]

@@ -108,6 +108,13 @@ def test_a_record_without_a_field_that_a_rule_needs_is_skipped(fields: dict[str,
     assert "malformed_record" in log.problems.flags()
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "true", '"5"'])
+def test_a_cursor_that_is_no_finite_number_is_malformed(number: str) -> None:
+    body = encode_line(beat(0, ev="ckpt_commit", cursor=77))[:-10].replace(b"77", number.encode())
+    log = read(body + b"\t%08x\n" % zlib.crc32(body) + lines(beat(1)))
+    assert [r.ev for r in log.records] == ["heartbeat"]
+
+
 @pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff\xfe", b"null", b""])
 def test_a_checked_line_that_is_no_record_is_skipped(body: bytes) -> None:
     log = read(body + b"\t%08x\n" % zlib.crc32(body) + lines(beat(0)))
