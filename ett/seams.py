@@ -31,7 +31,6 @@ SEAMS: dict[str, str] = {
 }
 
 BENCHES: dict[str, str] = {
-    "accounting": "ett.bench_accounting:run",
     "telemetry": "ett.bench_telemetry:run",
 }
 

@@ -1,0 +1,39 @@
+"""`ett bench` prints every figure of its table, and its exit code says whether one missed its target."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from ett import bench
+from ett.bench import BenchResult, command
+from ett.errors import UsageError
+from ett.figures import Measured, load_targets
+
+
+def test_the_json_has_every_figure_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = Measured(name="step_pair_median_us", unit="us", samples=[10.0, 11.0, 12.0, 13.0])
+    monkeypatch.setattr(bench, "load", lambda _: lambda quick: BenchResult(figures=[fast], detail={"quick": quick}))
+    done = CliRunner().invoke(command, ["telemetry", "--quick", "--json"])
+    told = json.loads(done.output)
+    assert told["schema"] == "ett.bench/v1"
+    assert set(told["data"]) == {"command", "machine", "versions", "commit", "figures", "detail"}
+    assert [row["name"] for row in told["data"]["figures"]] == list(load_targets("telemetry", quick=True))
+    measured, *others = told["data"]["figures"]
+    assert (measured["value"], measured["met"], measured["n"]) == (11.5, True, 4)
+    assert all(row["value"] is None and row["met"] is None and row["reason"] for row in others)
+
+
+@pytest.mark.parametrize(("value", "code"), [(5.0, 0), (5000.0, 9)])
+def test_a_missed_figure_ends_with_exit_code_9(monkeypatch: pytest.MonkeyPatch, value: float, code: int) -> None:
+    figure = Measured(name="step_pair_p99_us", unit="us", samples=[value])
+    monkeypatch.setattr(bench, "load", lambda _: lambda quick: BenchResult(figures=[figure]))
+    assert command.main(["telemetry"], standalone_mode=False) == code
+
+
+def test_an_unknown_benchmark_names_the_known_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        command.main(["nope"], standalone_mode=False)
+    assert "telemetry" in caught.value.expected
