@@ -26,7 +26,10 @@ class LaunchedJob:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, *args: str, **environ: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "ett", "launch", "--job", NAME, *args]
+        return self.start_ett("launch", "--job", NAME, *args, **environ)
+
+    def start_ett(self, *args: str, **environ: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "ett", *args]
         clean = {key: value for key, value in os.environ.items() if not key.startswith("ETT_")}
         with (self.folder / "out").open("ab") as out, (self.folder / "err").open("ab") as err:
             supervisor = subprocess.Popen(

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from ett.checkpoint import CheckpointConfig, Checkpointer
+from ett.cli import run
+from ett.job_folder import JobFolder, Lease
+from ett.launch_plan import LaunchPlan
+from ett.recovery.restore_plan import plan_restore
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFolder:
+    """A job that ran once and kept its launch; it has no checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ETT_HOME", str(tmp_path / "home"))
+    for name in ("ETT_JOB", "ETT_JOB_DIR", "ETT_RESUME"):
+        monkeypatch.delenv(name, raising=False)
+    folder = JobFolder(tmp_path / "home" / "jobs" / "ctr-7f3a")
+    folder.create()
+    recovery = {"max_restarts": 0, "grace_s": 5.0}
+    LaunchPlan(kind="script", target="train.py", cwd=str(tmp_path), nproc=2, recovery=recovery).keep(folder, None, {})
+    return folder
+
+
+@pytest.fixture
+def saved(job: JobFolder) -> JobFolder:
+    """The same with checkpoints of steps 10, 20 and 30."""
+    config = CheckpointConfig(uri=str(job.checkpoints), interval="10 steps", keep_last=9)
+    checkpointer = Checkpointer(config, model=torch.nn.Linear(3, 2))
+    assert checkpointer.restore() is None
+    for step in (10, 20, 30):
+        checkpointer.save(step, step * 8)
+    checkpointer.close()
+    return job
+
+
+def test_the_plan_is_the_newest_checkpoint(saved: JobFolder) -> None:
+    plan = plan_restore(saved, None)
+    assert (plan.job, plan.step, plan.cursor, plan.newest_step, plan.warnings) == ("ctr-7f3a", 30, 240, 30, ())
+    assert plan.num_files > 0
+    assert plan.num_bytes > 0
+
+
+def test_a_chosen_step_shows_what_is_given_up(saved: JobFolder) -> None:
+    plan = plan_restore(saved, 10)
+    assert (plan.step, plan.newest_step) == (10, 30)
+    assert dict(plan.rows())["given up"] == "20 steps up to step 30"
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_aloud(saved: JobFolder) -> None:
+    newest = max(
+        saved.checkpoints.rglob("*"),
+        key=lambda path: (path.is_file() and path.suffix not in (".json",), path.stat().st_mtime_ns),
+    )
+    newest.write_bytes(newest.read_bytes()[:-1])
+    plan = plan_restore(saved, None)
+    assert plan.step == 20
+    assert "passed over" in plan.warnings[0]
+
+
+def test_json_prints_the_plan_and_starts_nothing(saved: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["restore", "ctr", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["schema"], printed["data"]["step"]) == ("ett.restore/v1", 30)
+    assert not saved.events.exists()
+
+
+def test_without_a_terminal_nothing_starts_unasked(saved: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["restore", "ctr-7f3a"]) == 2
+    said = capsys.readouterr()
+    assert "step 30, 240 samples consumed" in said.out
+    assert "--yes" in said.err
+    assert not saved.events.exists()
+
+
+def test_a_running_job_is_found_out_before_the_question(saved: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    lease = Lease(saved)
+    assert run(["restore", "ctr-7f3a"]) == 7
+    assert "is running" in capsys.readouterr().err
+    lease.release()
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [(["ctr"], 10), (["ctr", "--to", "out"], 10), (["feed"], 4), (["../x"], 2), (["ctr", "--step", "-1"], 2)],
+)
+def test_nothing_to_restore_is_one_clear_error(
+    job: JobFolder, capsys: pytest.CaptureFixture[str], args: list[str], code: int
+) -> None:
+    assert run(["restore", *args]) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_step_without_a_checkpoint_lists_those_that_have_one(
+    saved: JobFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["restore", "ctr", "--step", "15"]) == 4
+    assert "10, 20, 30" in capsys.readouterr().err
+
+
+def test_an_export_is_a_checkpoint_folder_of_its_own(saved: JobFolder, tmp_path: Path) -> None:
+    assert run(["restore", "ctr", "--step", "20", "--to", str(tmp_path / "out")]) == 0
+    config = CheckpointConfig(uri=str(tmp_path / "out"), interval="10 steps")
+    start = Checkpointer(config, model=torch.nn.Linear(3, 2)).restore()
+    assert start is not None
+    assert (start.step, start.cursor) == (20, 160)
+    assert not saved.events.exists()
