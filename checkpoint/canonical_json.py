@@ -7,6 +7,7 @@ from typing import Any
 
 import xxhash
 
+Json = Any  # what json.loads returns
 HASH_FIELD = "manifest_xxh3_128"
 
 

@@ -139,6 +139,8 @@ def _verified(store: Store, step: int | None, level: Level) -> list[dict[str, An
             continue
         if commit.ckpt_uuid not in seen:
             err = damage(store, commit, level)
+            if err and step is None and seq not in CommitLog(store).seqs():
+                continue  # a running job has collected it meanwhile
             seen[commit.ckpt_uuid] = err.fact if err else None
         rows.append(_row(seq, commit, seen[commit.ckpt_uuid]))
     if (known or damaged) and step is None and not check_format(store):

@@ -7,10 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.state_tree import encode_state
 from ett.errors import RestoreFailed
-
-Json = Any
 
 
 def optimizer_tree(optimizer: Any, model: nn.Module, tensors: dict[str, Tensor]) -> Json:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ett import errors
-from ett.checkpoint.canonical_json import canonical_json
+from ett.checkpoint.canonical_json import Json, canonical_json
 from ett.errors import EttError, Unreachable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Json = Any
 # A save or restore of a large shard may keep one rank busy for long while the others wait in a collective.
 COLLECTIVE_TIMEOUT = timedelta(hours=1)
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
 from ett.checkpoint.dense_segment import read_dense
 from ett.checkpoint.digest import TableDigest, combine
-from ett.checkpoint.ranks import Json, gather_or_raise, on_rank_zero
+from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
 from ett.checkpoint.restore_checks import check_files, read_fragment
 from ett.checkpoint.rng_state import set_rng_state
 from ett.checkpoint.save import SavePlace

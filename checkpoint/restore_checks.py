@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import xxhash
 
-from ett.checkpoint.canonical_json import unseal
+from ett.checkpoint.canonical_json import Json, unseal
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.store import Store
 from ett.errors import CorruptState
-
-Json = Any
 
 
 def check_files(store: Store, commit: Commit) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import uuid
 from dataclasses import dataclass
-from typing import Any
 
 import xxhash
 
-from ett.checkpoint.canonical_json import seal
+from ett.checkpoint.canonical_json import Json, seal
 from ett.checkpoint.commit import Commit, DenseEntry, TableEntry, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.dense_segment import write_dense
@@ -26,7 +25,6 @@ from ett.clock import Clock
 from ett.errors import ConfigError, CorruptState, EttError
 
 log = logging.getLogger(__name__)
-Json = Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

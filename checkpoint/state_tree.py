@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ett.checkpoint.canonical_json import Json
 from ett.errors import ConfigError
 
-Json = Any
 _TAGS = {"$tensor", "$dict", "$tuple", "$float", "$bytes"}
 
 

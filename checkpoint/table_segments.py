@@ -113,23 +113,9 @@ def _write_segment(
 ) -> TableFile:
     folder = segment_folder(identity.ckpt_uuid, identity.writer)
     path = f"{folder}/{spec.table_id}.{identity.kind}.w{identity.writer:05d}.{identity.part}.seg"
-    low, high = int(rows.ids[0]), int(rows.ids[-1])
-    sections = [{"name": "ids", "dtype": "int64", "width": 1}]
-    sections += [{"name": group.name, "dtype": group.dtype, "width": group.width} for group in spec.groups]
-    header = {
-        **identity.as_json(),
-        "format": "rckseg",
-        "version": 1,
-        "dim": spec.dim,
-        "sections": sections,
-        "num_rows": len(rows.ids),
-        "block_rows": spec.block_rows,
-        "row_range": [low, high + 1],
-        "col_range": [0, spec.dim],
-    }
     blocks = [slice(start, start + spec.block_rows) for start in range(0, len(rows.ids), spec.block_rows)]
     with store.create_stream(path) as file:
-        writer = SegmentWriter(file, header)
+        writer = SegmentWriter(file, _header(spec, rows, identity))
         writer.begin_section()
         for block in blocks:
             ids = rows.ids[block]
@@ -147,9 +133,26 @@ def _write_segment(
         stored=stored,
         identity=identity,
         num_rows=len(rows.ids),
-        min_id=low,
-        max_id=high,
+        min_id=int(rows.ids[0]),
+        max_id=int(rows.ids[-1]),
     )
+
+
+def _header(spec: TableSpec, rows: Rows, identity: SegmentIdentity) -> dict[str, Any]:
+    sections = [{"name": "ids", "dtype": "int64", "width": 1}]
+    sections += [{"name": group.name, "dtype": group.dtype, "width": group.width} for group in spec.groups]
+    low, high = _ends(rows.ids)
+    return {
+        **identity.as_json(),
+        "format": "rckseg",
+        "version": 1,
+        "dim": spec.dim,
+        "sections": sections,
+        "num_rows": len(rows.ids),
+        "block_rows": spec.block_rows,
+        "row_range": [low, high + 1],
+        "col_range": [0, spec.dim],
+    }
 
 
 def _ends(ids: Ids) -> tuple[int, int]:
