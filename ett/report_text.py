@@ -30,7 +30,9 @@ def render(report: Report) -> str:
         replayed = duration(report.detail_ns["wasted.replay"])
         lines.append(f"replayed {count(report.num_replayed_steps, 'step')} ({replayed}) over data already learned from")
     if report.state in ("RUNNING", "LOST"):
-        lines.append(f"at risk {duration(report.at_risk_ns)}: what a failure now would lose")
+        remote = f", the loss of a host {duration(report.at_risk_remote_ns)}"
+        remote = remote if report.at_risk_remote_ns != report.at_risk_ns else ""
+        lines.append(f"at risk {duration(report.at_risk_ns)}: what a failure now would lose{remote}")
     lines.append(_window_line(report))
     return "\n".join(lines)
 
