@@ -44,8 +44,8 @@ class SupervisedAgent(LocalElasticAgent):
     """Reports to a JobSupervisor and does what its restart policy says."""
 
     def __init__(self, job: JobSupervisor, spec: WorkerSpec, logs: LogsSpecs, prefix: str | None) -> None:
-        grace_s = int(job.recovery.grace_s) + 1
-        super().__init__(spec, logs, log_line_prefix_template=prefix, shutdown_timeout=grace_s)
+        super().__init__(spec, logs, log_line_prefix_template=prefix)
+        self._shutdown_timeout = int(job.recovery.grace_s) + 1  # no argument of every torch that we run on
         self._job = job
         self._order: ExitOrder | None = None
         self._attempt_store: TCPStore | None = None
@@ -94,7 +94,8 @@ class SupervisedAgent(LocalElasticAgent):
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         decision = self.outcome.decision
         assert decision is not None
-        self._job.say(f"{self.outcome.failure}; {decision.why}, after {decision.delay_s:.1f} s")
+        said = f" ({self.outcome.cause})" if self.outcome.cause else ""
+        self._job.say(f"{self.outcome.failure}{said}; {decision.why}, after {decision.delay_s:.1f} s")
         until_s = time.monotonic() + decision.delay_s
         while time.monotonic() < until_s:
             self._check_stop_between_attempts()

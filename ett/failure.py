@@ -78,6 +78,16 @@ def last_lines(*paths: Path, num_lines: int = NUM_TAIL_LINES) -> list[str]:
     return []
 
 
+def stated_cause(lines: Sequence[str]) -> str:
+    """Return the last line that names an error, "" where none does: `ValueError: …` or `error[ETT-…]: …`."""
+    named = [found.group(1) for line in lines if (found := _ERROR_LINE.match(line))]
+    return named[-1][:200] if named else ""
+
+
+# torch puts "[rank0]: " before the lines of a traceback.
+_ERROR_LINE = re.compile(r"(?:\[\w+\]:? )*((?:[\w.]*(?:Error|Exception|Interrupt|Exit)\b|error\[ETT-\w+\]).*)")
+
+
 def signature(gone: RankExit, lines: Sequence[str]) -> str:
     """Return 12 hex digits that are equal for the same error; empty for a signal or where the program said nothing."""
     said = [line.strip() for line in lines if line.strip()]

@@ -150,14 +150,15 @@ def _end(job: JobSupervisor, outcome: Outcome) -> int:
         return _end_preempted(job, outcome)
     job.end_job("failed")
     assert outcome.failure is not None and outcome.decision is not None
+    said = f" ({outcome.cause})" if outcome.cause else ""
     at = f"; its last lines: {outcome.log_tail}" if outcome.log_tail else ""
     if job.recovery.max_restarts > 0 and outcome.decision.rule != "final_error":
         raise RestartsSpent(
-            f"job {name}: {outcome.failure} in attempt {job.attempt}; no restart: {outcome.decision.why}{at}",
+            f"job {name}: {outcome.failure}{said} in attempt {job.attempt}; no restart: {outcome.decision.why}{at}",
             expected=f"the program's own exit code was {outcome.failure.exit_code}",
             do=f"mend the cause, then `ett launch --job {name}` resumes from the newest checkpoint",
         )
-    job.say(f"job {name} failed: {outcome.failure}{at}")
+    job.say(f"job {name} failed: {outcome.failure}{said}{at}")
     return outcome.failure.exit_code
 
 

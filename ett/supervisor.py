@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from ett.clock import Clock, SystemClock
 from ett.event_log import EventWriter
-from ett.failure import FINAL_CODES, RankExit, classify, first_failure, keep_tail, last_lines, signature
+from ett.failure import FINAL_CODES, RankExit, classify, first_failure, keep_tail, last_lines, signature, stated_cause
 from ett.job_folder import JobFolder
 from ett.job_history import JobHistory, read_history
 from ett.launch_plan import LaunchPlan, versions
@@ -38,6 +38,7 @@ class Outcome:
     status: Literal["succeeded", "failed", "preempted"]
     failure: RankExit | None = None  # of the first failing rank of the last attempt
     decision: RestartDecision | None = None  # that ended the restarts
+    cause: str = ""  # what the program said, in its own words
     log_tail: str = ""  # path of its last lines
 
 
@@ -133,7 +134,8 @@ class JobSupervisor:
             rule=decision.rule,
             why=decision.why,
         )
-        return Outcome(status="failed", failure=gone, decision=decision, log_tail=str(logs / tail) if tail else "")
+        path = str(logs / tail) if tail else ""
+        return Outcome(status="failed", failure=gone, decision=decision, cause=stated_cause(lines), log_tail=path)
 
     def preempt_attempt(self, exits: Sequence[RankExit], order: Sequence[int]) -> Outcome:
         """Write down that the attempt was told to stop and did."""

@@ -3,7 +3,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from ett.failure import RankExit, classify, first_failure, keep_tail, last_lines, signature
+import pytest
+
+from ett.failure import RankExit, classify, first_failure, keep_tail, last_lines, signature, stated_cause
 
 
 def test_codes_are_those_of_a_shell() -> None:
@@ -30,6 +32,20 @@ def test_errors_that_differ_in_numbers_only_have_one_signature() -> None:
     assert first == signature(gone, ["ValueError: loss is nan at step 9"])
     assert first != signature(gone, ["ValueError: loss is inf at step 9"])
     assert first != signature(RankExit(rank=0, code=2), ["ValueError: loss is nan at step 9"])
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("[rank0]: ValueError: bad", "ValueError: bad"),
+        ("torch.OutOfMemoryError: CUDA", "torch.OutOfMemoryError: CUDA"),
+        ("error[ETT-D001]: a:3: 38 fields", "error[ETT-D001]: a:3: 38 fields"),
+        ("  do        correct it", ""),
+        ("loss 0.3", ""),
+    ],
+)
+def test_the_cause_is_the_programs_own_word(line: str, cause: str) -> None:
+    assert stated_cause(["Traceback", line, "  expected  40 fields"]) == cause
 
 
 def test_silence_and_signals_have_no_signature() -> None:
