@@ -45,7 +45,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         if reason is not None:
             events.append({"ev": "attempt_ended", "att": attempt, "t": now, "reason": reason})
         now += draw(seconds)
-    case = {"id": "j", "events": events}
+    case: dict[str, Any] = {"id": "j", "events": events}
     status = draw(st.sampled_from(["succeeded", "failed", "cancelled", None]))
     if status is not None:
         events.append({"ev": "job_ended", "t": now, "status": status})
