@@ -38,11 +38,13 @@ def plan_demo(num_rows: int, batch_size: int, data: str) -> DemoPlan:
         num_rows: of the input, held-out rows included.
         data: `data.path`; "" leaves the recipe's own.
     """
-    batch_size = max(1, min(batch_size, num_rows // FEWEST_STEPS))
-    num_steps = num_rows * 9 // 10 // batch_size
+    smaller_batch_size = max(1, min(batch_size, num_rows // FEWEST_STEPS))
+    num_steps = num_rows * 9 // 10 // smaller_batch_size
     interval = max(2, num_steps // SAVES_PER_RUN)
     kill_step = num_steps * 2 // 3 // interval * interval + max(1, interval * 2 // 3)
-    settings = [f"train.batch_size={batch_size}", f"checkpoint.interval={interval} steps"]
+    settings = [f"checkpoint.interval={interval} steps"]
+    if smaller_batch_size != batch_size:
+        settings.append(f"train.batch_size={smaller_batch_size}")
     if data:
         settings.append(f"data.path={data}")
     return DemoPlan(kill_step, tuple(settings))

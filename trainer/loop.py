@@ -18,6 +18,7 @@ from ett.tracker import Run
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.config import TrainerConfig
 from ett.trainer.data.criteo import Batch, CriteoReader
+from ett.trainer.dense.adam import DenseAdam
 from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.dense.gradient_buckets import GradientBuckets
 from ett.trainer.dense.schedule import learning_rate_factor
@@ -40,14 +41,7 @@ class TrainingStep:
     def __init__(self, config: TrainerConfig, model: Dlrm, collectives: Collectives) -> None:
         self._config, self._model, self._collectives = config, model, collectives
         self._buckets = GradientBuckets(model, collectives, bucket_bytes=config.dense.bucket_bytes)
-        optimizer = config.optimizer
-        self.optimizer = torch.optim.Adam(
-            model.parameters(),
-            lr=optimizer.learning_rate,
-            betas=(optimizer.beta1, optimizer.beta2),
-            eps=optimizer.eps,
-            foreach=True,
-        )
+        self.optimizer = DenseAdam(model, config.optimizer)
 
     def take(self, step: int, batch: Batch, stop_requested: bool) -> tuple[float, bool]:
         """Train on this rank's slice of a global batch; every rank calls with the same step.
@@ -70,13 +64,8 @@ class TrainingStep:
             grads_LD = pooled_BFD.grad.view(-1, self._model.ebc.dim)
             lookup.apply_gradients(grads_LD, self._config.sparse.learning_rate * factor)
         global_loss = wait_for_sums()
-        self._set_learning_rate(self._config.optimizer.learning_rate * factor)
-        self.optimizer.step()
+        self.optimizer.step(self._config.optimizer.learning_rate * factor)
         return global_loss, bool(lookup.control & _STOP)
-
-    def _set_learning_rate(self, learning_rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from ett.trainer.demo import count_rows, plan_demo
 def test_the_kill_comes_between_two_checkpoints_with_steps_left(num_rows: int) -> None:
     plan = plan_demo(num_rows, 1024, "")
     settings = dict(setting.split("=") for setting in plan.settings)
-    batch_size, interval = int(settings["train.batch_size"]), int(settings["checkpoint.interval"].split()[0])
+    batch_size, interval = int(settings.get("train.batch_size", 1024)), int(settings["checkpoint.interval"].split()[0])
     num_steps = num_rows * 9 // 10 // batch_size
     assert interval < plan.kill_step < num_steps
     assert plan.kill_step % interval

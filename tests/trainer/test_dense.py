@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ett.trainer.comm.collectives import LocalCollectives
 from ett.trainer.config import ModelConfig, OptimizerConfig, SparseConfig
+from ett.trainer.dense.adam import DenseAdam
 from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.dense.gradient_buckets import GradientBuckets
 from ett.trainer.dense.schedule import learning_rate_factor
@@ -116,6 +117,38 @@ def test_gradients_are_summed_over_ranks(
         parameters = [list(TwoParts(shift).parameters()) for shift in (1.0, 2.0, 3.0)]
         expected = [sum(p.detach() for p in group) for group in zip(*parameters, strict=True)]
         assert all(torch.equal(grad, want) for grad, want in zip(grads, expected, strict=True))
+
+
+def backward(model: nn.Module, scale: float) -> None:
+    model.zero_grad()
+    sum((param * scale).sin().sum() for param in model.parameters()).backward()
+
+
+def test_adam_equals_torch_to_the_bit() -> None:
+    config = OptimizerConfig(learning_rate=0.01, beta1=0.8, eps=1e-7)
+    ours, theirs = TwoParts(0.5), TwoParts(0.5)
+    adam = DenseAdam(ours, config)
+    reference = torch.optim.Adam(theirs.parameters(), lr=0.01, betas=(0.8, config.beta2), eps=1e-7, foreach=True)
+    for step in range(1, 20):
+        backward(ours, step)
+        backward(theirs, step)
+        reference.param_groups[0]["lr"] = 0.01 / step
+        reference.step()
+        adam.step(0.01 / step)
+    assert all(torch.equal(p, q) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+def test_adam_goes_on_from_its_state() -> None:
+    first, second = TwoParts(0.5), TwoParts(0.5)
+    adam, restored = DenseAdam(first, OptimizerConfig()), DenseAdam(second, OptimizerConfig())
+    backward(first, 1.0)
+    adam.step(0.1)
+    second.load_state_dict(first.state_dict())
+    restored.load_state_dict(adam.state_dict())
+    for model, optimizer in ((first, adam), (second, restored)):
+        backward(model, 2.0)
+        optimizer.step(0.1)
+    assert all(torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))
 
 
 def test_the_factor_rises_then_falls_by_half_a_cosine() -> None:
