@@ -64,14 +64,14 @@ def account(
     pieces = _cover(window, timelines)
     commits = find_commits(timed)
     kept = _kept_cursor(window, timelines, commits)
-    lost = [] if kept is None else beyond(pieces, kept)
-    remote = [] if window.is_terminal else beyond(pieces, commits.highest_remote)
+    settled = pieces if kept is None else _reclassified(pieces, kept)
+    remote = [] if window.is_terminal else _reclassified(pieces, commits.highest_remote)
     return JobAccount(
         job=next((item.record.job for item in timed if item.record.job), ""),
         window=window,
-        pieces=tuple(_reclassified(pieces, kept) if window.is_terminal and kept is not None else pieces),
-        at_risk=tuple(() if window.is_terminal else lost),
-        at_risk_remote=tuple(remote),
+        pieces=tuple(settled if window.is_terminal else pieces),
+        at_risk=() if window.is_terminal else _unsaved(settled),
+        at_risk_remote=_unsaved(remote),
         timelines=tuple(timelines),
         interruptions=tuple(find_interruptions(timelines, window)),
         exclusions=tuple(_exclusions(timed)),
@@ -79,11 +79,6 @@ def account(
         problems=log.problems,
         flags=tuple(_flags(window, timelines, clocks, log.problems)),
     )
-
-
-def beyond(pieces: Sequence[Piece], cursor: Cursor) -> list[Piece]:
-    """Return the effective time whose data lies above `cursor`; a step that straddles it pro-rata, kept first (R14)."""
-    return [p for p in _reclassified(pieces, cursor) if p.reason == "unsaved_tail"]
 
 
 def _kept_cursor(window: JobWindow, timelines: Sequence[AttemptTimeline], commits: Commits) -> Cursor | None:
@@ -94,17 +89,24 @@ def _kept_cursor(window: JobWindow, timelines: Sequence[AttemptTimeline], commit
 
 
 def _reclassified(pieces: Sequence[Piece], kept: Cursor) -> list[Piece]:
+    """R14: effective time whose data lies above `kept` is unsaved; a step that straddles it pro-rata, kept first."""
     found: list[Piece] = []
     for piece in pieces:
         if piece.component != "effective" or piece.step is None:
             found.append(piece)
             continue
         lost_from_ns = min(max(piece.step.time_at(kept), piece.begin_ns), piece.end_ns)
+        if lost_from_ns == piece.end_ns:
+            found.append(piece)
+            continue
         if lost_from_ns > piece.begin_ns:
             found.append(piece._replace(end_ns=lost_from_ns))
-        if lost_from_ns < piece.end_ns:
-            found.append(piece._replace(begin_ns=lost_from_ns, component="wasted", reason="unsaved_tail", rule="R14"))
+        found.append(piece._replace(begin_ns=lost_from_ns, component="wasted", reason="unsaved_tail", rule="R14"))
     return found
+
+
+def _unsaved(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    return tuple(piece for piece in pieces if piece.reason == "unsaved_tail")
 
 
 def _cover(window: JobWindow, timelines: Sequence[AttemptTimeline]) -> list[Piece]:
@@ -118,6 +120,9 @@ def _cover(window: JobWindow, timelines: Sequence[AttemptTimeline]) -> list[Piec
         begin_ns, end_ns = timeline.pieces[0].begin_ns, timeline.pieces[-1].end_ns
         found += _gap(now, min(begin_ns, window.end_ns), last, attempts, window.submitted)
         for piece in timeline.pieces:
+            if now <= piece.begin_ns and piece.end_ns <= window.end_ns:
+                found.append(piece)
+                continue
             clipped = (max(piece.begin_ns, now), min(piece.end_ns, window.end_ns))
             if clipped[0] < clipped[1]:
                 found.append(piece._replace(begin_ns=clipped[0], end_ns=clipped[1]))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from ett.attempt_timeline import AttemptTimeline
@@ -72,15 +73,20 @@ def _resizes(timelines: Sequence[AttemptTimeline]) -> list[Interruption]:
     for timeline in timelines:
         if timeline.attempt.start_ns is None:
             continue
-        sizes: list[tuple[int, object, Record | None]] = [(timeline.attempt.start_ns, timeline.attempt.world, None)]
-        sizes += [(s.begin_ns, s.record.data.get("world", world), s.record) for s in timeline.steps if not s.is_open]
-        for time_ns, size, record in sizes:
-            if size is None:
+        sizes = [(timeline.attempt.start_ns, timeline.attempt.world, None)]
+        for time_ns, size, record in chain(sizes, _step_worlds(timeline)):
+            if size is None or size == world:
                 continue
-            if world is not None and size != world:
+            if world is not None:
                 found.append(Interruption(kind="resize", time_ns=time_ns, record=record))
             world = size
     return found
+
+
+def _step_worlds(timeline: AttemptTimeline) -> Iterator[tuple[int, object, Record | None]]:
+    for step in timeline.steps:
+        if not step.is_open:
+            yield step.begin_ns, step.record.data.get("world"), step.record
 
 
 def _class(record: Record | None) -> FailureClass:
