@@ -255,13 +255,17 @@ def test_a_malformed_line_stops_the_job_with_file_line_and_fault(flawed: str) ->
     assert "max_bad_lines" in caught.value.do
 
 
-def test_one_malformed_line_more_than_allowed_is_the_one_that_is_named(flawed: str) -> None:
+@pytest.mark.parametrize("window_rows", [10, 60])
+def test_one_malformed_line_more_than_allowed_is_the_one_that_is_named(flawed: str, window_rows: int) -> None:
     with pytest.raises(DataError, match=r"b\.tsv:51: field 2 is 'many' \(1 malformed lines before it were skipped\)"):
-        list(reader_of(flawed, replace(CONFIG, max_bad_lines=1)))
+        list(reader_of(flawed, replace(CONFIG, max_bad_lines=1, window_rows=window_rows)))
 
 
-def test_allowed_malformed_lines_are_counted_per_epoch(flawed: str) -> None:
-    reader = reader_of(flawed, replace(CONFIG, max_bad_lines=2))
+@pytest.mark.parametrize("last_batch", ["short", "full"])
+def test_allowed_malformed_lines_are_counted_per_epoch(flawed: str, last_batch: str) -> None:
+    config = replace(CONFIG, max_bad_lines=2, window_rows=10)
+    num_rows = len(rows_of(iter(reader_of(flawed, config, epochs=1))))
+    reader = reader_of(flawed, config, batch_size=num_rows if last_batch == "full" else num_rows - 1)
     rows = rows_of(iter(reader)) + rows_of(reader.heldout_batches(16)) * 2
     assert sorted(rows) == sorted([row for row in range(120) if row not in (61, 110)] * 2)
     assert reader.skipped_lines == 2
@@ -280,9 +284,10 @@ def test_a_skipped_line_is_logged_with_file_and_line_by_rank_0_only(
     ]
 
 
+@pytest.mark.parametrize("window_rows", [10, 40])
 @pytest.mark.parametrize("allowed", [1, 2])
-def test_a_restored_reader_skips_and_stops_where_the_first_one_did(flawed: str, allowed: int) -> None:
-    config = replace(CONFIG, max_bad_lines=allowed)
+def test_a_restored_reader_skips_and_stops_where_the_first_one_did(flawed: str, allowed: int, window_rows: int) -> None:
+    config = replace(CONFIG, max_bad_lines=allowed, window_rows=window_rows)
 
     def rows_and_end(reader: CriteoReader) -> tuple[list[int], str]:
         rows: list[int] = []

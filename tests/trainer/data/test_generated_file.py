@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,9 +30,14 @@ def test_ranks_that_come_at_once_make_it_once(tmp_path: Path, monkeypatch: pytes
         made.append(path)
         return write_criteo(path, rows, seed)
 
+    def rank(_: int) -> Path:
+        all_here.wait()
+        return ensure_generated(CONFIG, tmp_path)
+
+    all_here = threading.Barrier(8, timeout=30)
     monkeypatch.setattr(generated_file, "write_criteo", counted)
     with ThreadPoolExecutor(8) as pool:
-        paths = set(pool.map(lambda _: ensure_generated(CONFIG, tmp_path), range(8)))
+        paths = set(pool.map(rank, range(8)))
     assert made == list(paths)
 
 
@@ -65,4 +71,5 @@ def test_a_packed_file_has_the_same_bytes_every_time(tmp_path: Path) -> None:
         size = write_criteo(tmp_path / name, 50, 4, packed=True)
         assert size == (tmp_path / name).stat().st_size
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    assert (tmp_path / "a.gz").read_bytes()[4:8] == bytes(4)  # no time of day
     assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == b"".join(criteo_lines(50, 4))

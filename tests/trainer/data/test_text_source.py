@@ -45,7 +45,7 @@ def test_windows_do_not_depend_on_how_much_is_read_at_once(
 
 
 def test_a_folder_is_read_in_the_order_of_names_without_hidden_files(tmp_path: Path) -> None:
-    for name, text in {"b": b"2\n3\n", "a": b"0\n1", "c": b"", "d": b"4\n", ".x": b"!\n", "_SUCCESS": b""}.items():
+    for name, text in {"b": b"2\n3\n", "a": b"0\n1", "c": b"", "d": b"4\n", ".x": b"!\n", "_SUCCESS": b"!\n"}.items():
         (tmp_path / name).write_bytes(text)
     (tmp_path / "folder").mkdir()
     windows = windows_of(tmp_path, 8)
@@ -80,6 +80,11 @@ def test_windows_from_a_position_are_those_of_a_whole_pass(tmp_path: Path, packe
 def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(BOM + b"0\t1\n")
     assert windows_of(tmp_path / "a")[0].block == b"0\t1\n"
+
+
+def test_a_byte_order_mark_within_a_file_is_left_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"0\n" + BOM + b"1\n")
+    assert [window.block for window in windows_of(tmp_path / "a", 1)] == [b"0\n", BOM + b"1\n"]
 
 
 @pytest.mark.parametrize("scheme", ["memory://text-source", "file://{tmp}", "local://{tmp}"])
