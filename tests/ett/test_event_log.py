@@ -153,3 +153,13 @@ def test_a_closed_writer_drops_and_counts(tmp_path: Path) -> None:
     writer.close()
     assert not writer.emit("note")
     assert writer.dropped == 1
+
+
+def test_a_disk_that_never_answers_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(os, "fdatasync", lambda fd: answer.wait(timeout=60))
+    writer = EventWriter(tmp_path, "r0", {"job": "j"}, wait_s=0.01)
+    assert writer.emit("ckpt_commit", cursor=1)
+    assert writer.emit("train_end")
+    assert not answer.is_set()
+    answer.set()
