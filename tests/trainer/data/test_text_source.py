@@ -116,8 +116,9 @@ def test_bytes_without_any_line_feed_are_refused_before_memory_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_source, "_LONGEST_LINE_BYTES", 1000)
-    (tmp_path / "a").write_bytes(b"\0" * 1001)
-    with pytest.raises(DataError, match="no line feed in 1,001 bytes"):
+    monkeypatch.setattr(text_source, "_CHUNK_BYTES", 300)
+    (tmp_path / "a").write_bytes(b"0\n" + b"\0" * 5000)
+    with pytest.raises(DataError, match="no line feed in 1,198 bytes"):
         windows_of(tmp_path / "a")
 
 
