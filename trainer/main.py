@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 import ett
 from ett.errors import EttError
@@ -25,5 +26,13 @@ def main() -> int:
         return err.exit_code
 
 
+def _exit_now(code: int) -> NoReturn:
+    """End without the interpreter's teardown, which with torch takes 0.6 s and has nothing left to do."""
+    ett.init().close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _exit_now(main())

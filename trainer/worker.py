@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,7 +18,7 @@ from ett.section import build_section
 from ett.tracker import Run
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.comm.process_group import join_process_group, leave_process_group
-from ett.trainer.config import DenseConfig, TrainerConfig
+from ett.trainer.config import TrainerConfig
 from ett.trainer.data.config import DataConfig
 from ett.trainer.data.criteo import CriteoReader
 from ett.trainer.data.generated_file import ensure_generated
@@ -64,7 +63,7 @@ def run_worker(run: Run, environ: Mapping[str, str]) -> int:
     recipe = read_recipe(run.job_dir / "recipe.json")
     config = recipe.trainer
     with run.span("device_init"):
-        torch.set_num_threads(_num_threads(config.dense, environ))
+        torch.set_num_threads(config.dense.threads)
     with run.span("process_group"):
         collectives = join_process_group(environ, config.train.comm_timeout_s)
     try:
@@ -130,11 +129,6 @@ def _open_reader(recipe: JobRecipe, job_dir: Path, collectives: Collectives) -> 
         rank=collectives.rank,
         world_size=collectives.world_size,
     )
-
-
-def _num_threads(config: DenseConfig, environ: Mapping[str, str]) -> int:
-    ranks_here = int(environ.get("LOCAL_WORLD_SIZE", environ.get("WORLD_SIZE", "1")))
-    return config.threads or max(1, len(os.sched_getaffinity(0)) // ranks_here)
 
 
 def _commit_facts(commit: Commit) -> dict[str, Any]:

@@ -20,7 +20,7 @@ WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (ModelConfig, {"top_mlp": (8, 0)}, "model.top_mlp is 0"),
     (SparseConfig, {"learning_rate": 0.0}, "sparse.learning_rate is 0.0"),
     (SparseConfig, {"init_scale": float("nan")}, "sparse.init_scale is nan"),
-    (DenseConfig, {"threads": -1}, "dense.threads is -1"),
+    (DenseConfig, {"threads": 0}, "dense.threads is 0"),
     (OptimizerConfig, {"schedule": "cosine"}, "optimizer.decay_steps is 0"),
     (OptimizerConfig, {"beta2": 1.0}, "optimizer.beta2 is 1.0"),
     (TrainConfig, {"batch_size": 0}, "train.batch_size is 0"),
