@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -95,7 +96,7 @@ class TextSource:
             raise NotFound(f"{path} is gone", do="the data must stay while a job trains on it") from err
         except PermissionError as err:
             raise AccessDenied(f"no permission to read {path}", do="give this user access") from err
-        except OSError as err:
+        except _store_errors() as err:
             raise Unreachable(
                 f"reading {path} failed after line {line}: {err}", do="try again, or copy the data to a local folder"
             ) from err
@@ -152,8 +153,11 @@ def _find_files(path: str) -> tuple[Any, list[SourceFile]]:
         raise AccessDenied(f"no permission to read data.path {path!r}", do="give this user access") from err
     except (ImportError, ValueError) as err:
         raise DataError(f"data.path {path!r}: {err}", expected="a file, a folder or an fsspec URL") from err
-    except OSError as err:
-        raise Unreachable(f"data.path {path!r}: {err}", do="try again, or copy the data to a local folder") from err
+    except _store_errors() as err:
+        raise Unreachable(
+            f"data.path {path!r}: {err}",
+            do="check the store's address, credentials and network, or copy the data to a local folder",
+        ) from err
     if not found:
         raise NotFound(f"data.path {path!r} holds no files", expected="at least one file of lines")
     return storage, found
@@ -180,3 +184,9 @@ def _follow(storage: Any, link: dict[str, Any]) -> dict[str, Any]:
 
 def _source_file(info: dict[str, Any]) -> SourceFile:
     return SourceFile(str(info["name"]), int(info["size"] or 0))
+
+
+def _store_errors() -> tuple[type[Exception], ...]:
+    """Return what a failing store raises; only a process that opened an s3:// URL has loaded that store's client."""
+    loaded = sys.modules.get("botocore.exceptions")
+    return (OSError, loaded.BotoCoreError) if loaded else (OSError,)

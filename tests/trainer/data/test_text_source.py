@@ -217,6 +217,18 @@ def test_windows_that_are_left_early_close_their_file(tmp_path: Path, monkeypatc
     assert raw.closed
 
 
+def test_a_store_without_credentials_is_one_clear_error() -> None:
+    exceptions = pytest.importorskip("botocore.exceptions")
+
+    class Bucket(fsspec.AbstractFileSystem):  # type: ignore[misc]
+        def info(self, path: str, **kwargs: Any) -> None:
+            raise exceptions.NoCredentialsError
+
+    fsspec.register_implementation("bucket", Bucket, clobber=True)
+    with pytest.raises(Unreachable, match=r"data\.path 'bucket://day': Unable to locate credentials"):
+        TextSource("bucket://day")
+
+
 @pytest.mark.parametrize("url", ["nonsense://x/y", "s4://bucket"])
 def test_an_unknown_scheme_is_refused(url: str) -> None:
     with pytest.raises(DataError, match=r"data\.path"):
