@@ -75,13 +75,17 @@ def _attempt(
         width, length = draw(st.integers(1, 4)), draw(st.integers(2, 9))
         what = draw(st.integers(0, 9))
         if what == 0:
-            rank = draw(st.integers(0, world - 1))
-            events.append({"ev": "fault", "att": attempt, "src": f"r{rank}", "t": now})
+            src = draw(st.sampled_from(["sup", "r0", f"r{world - 1}"]))
+            events.append({"ev": "fault", "att": attempt, "src": src, "t": now})
             now += draw(st.integers(0, 5))
+            cursor = draw(st.sampled_from([cursor, committed]))
         events += [{"ev": "step_begin", "att": attempt, "src": f"r{r}", "t": now} for r in range(world) if what < 3]
         if what == 1:
             continue
+        lost = draw(st.sampled_from([(), (), (), (0,), tuple(range(world))]))
         for rank in range(world):
+            if rank in lost:
+                continue
             end = now + length - draw(st.integers(0, 1))
             ends = {"b": now, "e": end, "c0": cursor, "c1": cursor + width}
             events.append({"ev": "step", "att": attempt, "src": f"r{rank}", **ends})

@@ -1,7 +1,7 @@
 """The accounting rules asked instant by instant: slow, one clock, no sweep; what ett.accounting is compared with.
 
 It reads the events of a case (seconds), with `steps` expanded, and knows the rules that such events can show:
-R1 to R8, R10 to R12, R14 and R15.
+R1 to R8, R10 to R12, R14 and R15. Steps are numbered by their first cursor.
 """
 
 from __future__ import annotations
@@ -113,13 +113,14 @@ class NaiveAttempt:
             self.end = max([written_at(e) for e in own] + ends)
         self.ranks = sorted({int(e["src"][1:]) for e in own if e.get("src", "sup") != "sup"}) or [0]
         self.steps = [dict(e, rank=int(e["src"][1:])) for e in own if e["ev"] == "step"]
-        self.spans = []
+        self.spans: list[tuple[int, float, float, str, int]] = []
         for order, e in enumerate(own):
             if e["ev"] in ("span", "span_open"):
                 begin = e["b"] if e["ev"] == "span" else e["t"]
                 until = e["e"] if e["ev"] == "span" and e["e"] <= job.limit else FOREVER
                 until = min([until, self.end, *(f for f in self.faults if f > begin)])
                 self.spans.append((int(e["src"][1:]), begin, until, e["name"], order))
+        self.recover()
         self.opens = []
         for e in own:
             if e["ev"] == "step_begin":
@@ -128,6 +129,18 @@ class NaiveAttempt:
                 mine = [s for s in self.steps if s["src"] == e["src"]]
                 if not any(e["t"] < s["e"] <= before for s in mine):
                     self.opens.append((int(e["src"][1:]), e["t"], stop))
+
+    def recover(self) -> None:
+        """R11: a hole in time and cursor between two steps of a rank, without a fault or a span in it, was a step."""
+        for rank in self.ranks:
+            own = sorted((s for s in self.steps if s["rank"] == rank), key=lambda s: s["b"])
+            for last, following in pairwise(own):
+                begin, end = last["e"], following["b"]
+                is_busy = any(r == rank and b < end and e > begin for r, b, e, _, _ in self.spans)
+                has_fault = any(last["b"] < f <= end for f in self.faults)
+                if begin < end and following["c0"] > last["c1"] and not is_busy and not has_fault:
+                    ends = {"b": begin, "e": end, "c0": last["c1"], "c1": following["c0"]}
+                    self.steps.append({"ev": "step", "src": f"r{rank}", "rank": rank} | ends)
 
     def stretch(self, begin: float) -> int:
         return sum(f <= begin for f in self.faults)
