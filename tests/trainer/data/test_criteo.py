@@ -44,7 +44,8 @@ def reader_of(path: str, config: DataConfig = CONFIG, **given: Any) -> CriteoRea
 
 def row_of(batch: Batch) -> list[int]:
     """Return the row numbers of a batch: `line_of` writes them into the first count."""
-    return np.rint(np.expm1(batch.dense[:, 0].astype(np.float64))).astype(int).tolist()
+    rows: list[int] = np.rint(np.expm1(batch.dense[:, 0].astype(np.float64))).astype(int).tolist()
+    return rows
 
 
 def rows_of(batches: Iterator[Batch]) -> list[int]:

@@ -18,8 +18,9 @@ needs_native = pytest.mark.skipif(find_spec(NATIVE) is None, reason="the extensi
 
 
 def assert_parsers_agree(block: bytes, num_lines: int) -> None:
-    native = import_module(NATIVE).parse(block, num_lines)
-    for got, expected in zip(native, criteo_lines.parse_reference(block, num_lines), strict=True):
+    native: criteo_lines.Parsed = import_module(NATIVE).parse(block, num_lines)
+    for column, reference in zip(native, criteo_lines.parse_reference(block, num_lines), strict=True):
+        got, expected = np.asarray(column), np.asarray(reference)
         assert got.dtype == expected.dtype
         np.testing.assert_array_equal(got, expected)
 
@@ -32,6 +33,37 @@ def test_native_parser_agrees_with_the_reference_on_good_and_malformed_lines(see
     assert_parsers_agree(b"\n".join(lines), len(lines))
     states = parse_lines(b"\n".join(lines), len(lines)).states
     assert 0.2 < np.mean(states == 0) < 0.95  # both kinds were compared
+
+
+CHANGES = st.tuples(
+    st.integers(0, 10**4), st.sampled_from(["set", "insert", "delete"]), st.sampled_from(b"\t\n\r\0-+09afAF/:@G`g\xff")
+)
+
+
+@needs_native
+@given(
+    missing=st.sets(st.integers(1, 39)),
+    end=st.sampled_from([b"", b"\n", b"\r\n", b"\r"]),
+    changes=st.lists(CHANGES, max_size=4),
+)
+def test_native_parser_agrees_with_the_reference_next_to_well_formed_lines(
+    missing: set[int], end: bytes, changes: list[tuple[int, str, int]]
+) -> None:
+    fields = [b"" if n in missing else field for n, field in enumerate(line_of(7).split(b"\t"))]
+    block = bytearray(b"\t".join(fields) + b"\n" + line_of(8) + end)
+    for place, change, byte in changes:
+        at = place % len(block)
+        block[at : at + (change != "insert")] = b"" if change == "delete" else bytes([byte])
+    assert_parsers_agree(bytes(block), bytes(block).count(b"\n") + 1)
+
+
+@needs_native
+@pytest.mark.parametrize("field", [b"\t" * 100_000, b"0" * 1_000_000, b"g" * 1_000_000, b"-" * 1_000_000])
+@pytest.mark.parametrize("place", [0, 1, 13, 14, 39])
+def test_native_parser_agrees_with_the_reference_on_huge_fields(field: bytes, place: int) -> None:
+    fields = line_of(7).split(b"\t")
+    fields[place] = field
+    assert_parsers_agree(b"\t".join(fields), 1)
 
 
 @needs_native

@@ -123,4 +123,5 @@ def sparse_logistic_regression(
         squares[used] += gradient**2
         weights[used] -= 0.05 * gradient / np.sqrt(squares[used])
         bias -= 0.05 * error.mean()
-    return weights[held].sum(axis=1).astype(np.float32)
+    scores: NDArray[np.float32] = weights[held].sum(axis=1).astype(np.float32)
+    return scores
