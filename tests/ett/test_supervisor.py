@@ -1,0 +1,129 @@
+"""What the supervisor writes down, without processes; those are in tests/process/test_supervisor.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ett.event_reader import read_folder
+from ett.failure import RankExit
+from ett.job_folder import JobFolder
+from ett.job_history import read_history
+from ett.launch_plan import LaunchPlan
+from ett.stop_signals import StopSignals
+from ett.supervisor import JobSupervisor, Outcome
+from ett.tracker import Run, RunIdentity
+
+PLAN = LaunchPlan(kind="script", target="train.py", cwd="/", nproc=2, team="ads", recovery={"max_restarts": 2})
+BOTH_DONE = [RankExit(rank=0, code=0), RankExit(rank=1, code=0)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    made = JobFolder(tmp_path / "jobs" / "j")
+    made.create()
+    return made
+
+
+@pytest.fixture
+def job(folder: JobFolder) -> Iterator[JobSupervisor]:
+    supervisor = JobSupervisor(PLAN, folder, StopSignals())
+    supervisor.open(read_history(folder.events))
+    yield supervisor
+    supervisor.close()
+
+
+def begin(job: JobSupervisor) -> dict[str, str]:
+    environ: dict[str, str] = {}
+    job.begin_attempt(environ)
+    return environ
+
+
+def kinds(folder: JobFolder) -> list[tuple[str, int]]:
+    records = sorted(read_folder(folder.path).records, key=lambda record: record.mono_ns)
+    return [(record.ev, record.att) for record in records]
+
+
+def end_of(folder: JobFolder) -> dict[str, Any]:
+    (end,) = (record for record in read_folder(folder.path).records if record.ev == "attempt_ended")
+    return dict(end.data)
+
+
+def commit(folder: JobFolder, environ: dict[str, str], cursor: int) -> None:
+    Run(RunIdentity.from_environ(environ | {"RANK": "0"})).committed(cursor, cursor, "file:///x")
+
+
+def test_an_attempt_is_written_down_before_its_processes_exist(job: JobSupervisor, folder: JobFolder) -> None:
+    begin(job)
+    assert kinds(folder) == [("job_submitted", 0), ("allocated", 1), ("attempt_started", 1)]
+    assert folder.attempts() == [1]
+
+
+def test_a_failure_is_followed_by_the_policys_decision(job: JobSupervisor, folder: JobFolder) -> None:
+    begin(job)
+    outcome = job.fail_attempt([RankExit(rank=1, code=-9), RankExit(rank=0, code=1)], order=[1, 0])
+    assert outcome.decision is not None
+    assert outcome.decision.restart
+    assert kinds(folder)[-2:] == [("attempt_ended", 1), ("restart_decision", 1)]
+    end = end_of(folder)
+    assert (end["reason"], end["exit_code"], end["signal"], end["class"]) == ("failed", 137, 9, "infra")
+    assert end["first_failing_rank"] == 1
+
+
+def test_a_codeword_of_ours_is_final_for_our_own_program_only(folder: JobFolder) -> None:
+    for kind in ("recipe", "script"):
+        job = JobSupervisor(replace(PLAN, kind=kind), folder, StopSignals())  # type: ignore[arg-type]
+        job.open(read_history(folder.events))
+        begin(job)
+        decision = job.fail_attempt([RankExit(rank=0, code=3)], order=[0]).decision
+        job.close()
+        assert decision is not None
+        assert decision.restart == (kind == "script")
+
+
+def test_a_new_supervisor_says_what_no_supervisor_saw_the_end_of(job: JobSupervisor, folder: JobFolder) -> None:
+    begin(job)
+    second = JobSupervisor(PLAN, folder, StopSignals())
+    second.open(read_history(folder.events))
+    second.close()
+    assert kinds(folder)[3:] == [("attempt_ended", 1), ("allocated", 2)]
+    assert end_of(folder) == {"reason": "failed", "class": "unknown", "inferred": True}
+
+
+def test_a_program_that_stopped_is_preempted(job: JobSupervisor, folder: JobFolder) -> None:
+    begin(job)
+    assert job.preempt_attempt(BOTH_DONE, order=[]) == Outcome(status="preempted")
+    assert end_of(folder) == {"reason": "preempted"}
+
+
+def test_our_own_trainer_that_had_nothing_left_to_do_has_succeeded(folder: JobFolder) -> None:
+    job = JobSupervisor(replace(PLAN, kind="recipe"), folder, StopSignals())
+    job.open(read_history(folder.events))
+    begin(job)
+    assert job.preempt_attempt(BOTH_DONE, order=[]) == Outcome(status="succeeded")
+    assert end_of(folder)["reason"] == "completed"
+    job.close()
+
+
+def test_a_save_that_failed_while_stopping_is_the_outcome(job: JobSupervisor) -> None:
+    begin(job)
+    outcome = job.preempt_attempt([RankExit(rank=0, code=143), RankExit(rank=1, code=6)], order=[1, 0])
+    assert (outcome.status, outcome.failure) == ("preempted", RankExit(rank=1, code=6))
+
+
+def test_a_chosen_step_holds_until_this_launch_has_a_commit_of_its_own(folder: JobFolder) -> None:
+    job = JobSupervisor(replace(PLAN, resume="120"), folder, StopSignals())
+    job.open(read_history(folder.events))
+    resumes = []
+    for cursor in (None, 5, None):
+        environ = begin(job)
+        resumes.append(environ["ETT_RESUME"])
+        if cursor is not None:
+            commit(folder, environ, cursor)
+        job.fail_attempt([RankExit(rank=0, code=-9)], order=[0])
+    job.close()
+    assert resumes == ["120", "120", "auto"]
