@@ -1,0 +1,45 @@
+"""The main job as `make demo` and a user see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launched_job import LaunchedJob
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT.parent / "shared" / "data" / "criteo_kaggle_sample.tsv"
+SMALLER = ("--set", "data.generate.rows=20000", "--set", "train.batch_size=256", "--set", "optimizer.decay_steps=60")
+
+
+def auc_of(job: LaunchedJob, *flags: str) -> float:
+    recipe = job.folder / "copied" / "criteo.toml"
+    recipe.parent.mkdir()
+    recipe.write_text((ROOT / "examples" / "criteo.toml").read_text())
+    assert job.run("--nproc", "1", *SMALLER, *flags, str(recipe)) == 0, job.err
+    score: float = json.loads((job.job_dir / "result.json").read_text())["auc"]
+    return score
+
+
+def test_the_copied_example_learns_from_the_ids(job: LaunchedJob) -> None:
+    assert auc_of(job) > 0.70
+
+
+def test_with_frozen_embeddings_there_is_little_to_learn(job: LaunchedJob) -> None:
+    assert auc_of(job, "--set", "train.freeze_embeddings=true") < 0.60
+
+
+@pytest.mark.skipif(not SAMPLE.exists(), reason="the sample of real data is not beside the repository")
+def test_the_demo_runs_on_real_data_killed_and_restored(tmp_path: Path) -> None:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("ETT_")}
+    command = [sys.executable, "-m", "ett.trainer.demo", "--data", str(SAMPLE)]
+    environ |= {"ETT_HOME": str(tmp_path / "home with a space"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    for shown in ("2 attempts", "1 failure (1 infra)", "replayed 2 steps", "AUC 0."):
+        assert shown in done.stdout
