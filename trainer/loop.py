@@ -7,6 +7,7 @@ The loss is a sum over samples divided by the global count, so ranks may hold un
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ett.checkpoint import Checkpointer
+from ett.errors import ConfigError
 from ett.tracker import Run
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.config import TrainerConfig
@@ -47,6 +49,7 @@ class TrainingStep:
         """Train on this rank's slice of a global batch; every rank calls with the same step.
 
         Returns: the global batch's mean loss, and whether any rank has a stop requested: the same on all ranks.
+        Raises: ConfigError: the loss is not finite, on all ranks.
         """
         seed, rank = self._config.train.seed, self._collectives.rank
         factor = learning_rate_factor(self._config.optimizer, step)
@@ -64,6 +67,12 @@ class TrainingStep:
             grads_LD = pooled_BFD.grad.view(-1, self._model.ebc.dim)
             lookup.apply_gradients(grads_LD, self._config.sparse.learning_rate * factor)
         global_loss = wait_for_sums()
+        if not math.isfinite(global_loss):
+            raise ConfigError(
+                f"step {step}: the loss is {global_loss}",
+                expected="a finite number: training has diverged",
+                do="lower the learning rates; the newest checkpoint is from before this step",
+            )
         self.optimizer.step(self._config.optimizer.learning_rate * factor)
         return global_loss, bool(lookup.control & _STOP)
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ett.trainer.config import DenseConfig, ModelConfig, SparseConfig, TrainConfig, TrainerConfig
+from ett.errors import ConfigError
+from ett.trainer.config import DenseConfig, ModelConfig, OptimizerConfig, SparseConfig, TrainConfig, TrainerConfig
 from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
 from ett.trainer.worker import build_model
 
@@ -153,3 +154,16 @@ def test_frozen_embeddings_add_no_row(on_ranks: OnRanks) -> None:
         return sum(len(shard) for shard in model.ebc.shards())
 
     assert on_ranks(1, body) == [0]
+
+
+def test_a_loss_that_is_not_finite_stops_all_ranks_before_a_save(on_ranks: OnRanks) -> None:
+    config = TrainerConfig(model=CONFIG.model, train=CONFIG.train, optimizer=OptimizerConfig(learning_rate=1e30))
+
+    def body(collectives: Any) -> list[tuple[int, int]]:
+        loop, recorded = make_loop(collectives, StubRun(), config)
+        with pytest.raises(ConfigError, match=r"step 2: the loss is (nan|inf)"):
+            loop.run_from(Progress(0, 0))
+        offered: list[tuple[int, int]] = recorded.offered
+        return offered
+
+    assert on_ranks(2, body) == [[(1, BATCH)]] * 2
