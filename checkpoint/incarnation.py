@@ -6,13 +6,13 @@ import logging
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog, prepare_folder
 from ett.checkpoint.store import Store
 from ett.clock import Clock
 from ett.errors import Conflict
+from ett.versions import ett_version
 
 log = logging.getLogger(__name__)
 
@@ -111,4 +111,4 @@ def created_now(clock: Clock) -> str:
 
 
 def writer_version() -> str:
-    return f"ett {version('ett')}"
+    return f"ett {ett_version()}"

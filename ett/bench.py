@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ import click
 from ett.errors import UsageError
 from ett.figures import Measured, judge, load_targets
 from ett.seams import BENCHES, load
+from ett.versions import ett_version, version_of
 
-PACKAGES = ("ett", "torch", "numpy", "xxhash", "zstandard")
+PACKAGES = ("torch", "numpy", "xxhash", "zstandard")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,8 @@ def command(name: str, quick: bool, as_json: bool) -> int:
     data = {
         "command": "ett bench " + " ".join(sys.argv[2:] or [name]),
         "machine": _machine(kind),
-        "versions": {package: _version(package) for package in PACKAGES} | {"python": platform.python_version()},
+        "versions": {package: version_of(package) for package in PACKAGES}
+        | {"ett": ett_version(), "python": platform.python_version()},
         "commit": _commit(),
         "figures": rows,
         "detail": result.detail,
@@ -76,13 +77,6 @@ def _machine(kind: str) -> dict[str, Any]:
 def _cpuinfo() -> list[str]:
     path = Path("/proc/cpuinfo")
     return path.read_text().splitlines() if path.exists() else []
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _commit() -> str | None:

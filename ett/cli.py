@@ -39,8 +39,16 @@ class VerbGroup(click.Group):
             raise click.UsageError(f"{err.message.rstrip('.')}; `ett --help` lists the commands", ctx) from err
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from ett.versions import ett_version
+
+        click.echo(f"ett, version {ett_version()}")
+        ctx.exit()
+
+
 @click.command(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="ett", prog_name="ett")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version and exit.")
 def cli() -> None:
     """Launch training jobs, see where every second went, and restore them after a failure."""
 

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 from ett.errors import NotFound
 from ett.job_folder import JobFolder, read_json, write_json
 from ett.seams import SEAMS
+from ett.versions import ett_version, version_of
 
 Kind = Literal["recipe", "script", "module", "command"]
 SCHEMA = "ett.launch/v1"
@@ -24,7 +24,7 @@ ENVIRONMENT_KEPT = re.compile(
     r"|VIRTUAL_ENV|ETT_HOME|ETT_CONFIG|SLURM_JOB_ID|LANG"
 )
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|AUTH|_KEY|APIKEY|SIGNATURE")
-_VERSIONS = ("ett", "torch", "numpy")
+_VERSIONS = ("torch", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,9 +89,5 @@ def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "kernel": os.uname().release}
-    for name in _VERSIONS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    found |= {name: found_version for name in _VERSIONS if (found_version := version_of(name)) is not None}
+    return found | {"ett": ett_version()}
