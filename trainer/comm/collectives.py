@@ -121,7 +121,9 @@ def _peers_named() -> Iterator[None]:
     except RuntimeError as err:
         if "gloo" not in str(err):
             raise
+        # "[file:line] Read error [address]: Connection reset by peer. This is typically caused by …"
+        reason = str(err).splitlines()[0].partition("] ")[2].partition(". This is")[0]
         raise Unreachable(
-            f"another rank ended or did not answer: {str(err).splitlines()[0][-160:]}",
+            f"another rank ended or did not answer: {reason or err}",
             do="read the log of the rank that ended first",
         ) from err
