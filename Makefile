@@ -5,7 +5,7 @@ BIN := .venv/bin
 DATA ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check install format campaign device-pack clean
+.PHONY: demo test check install format campaign device-pack pictures clean
 
 demo: install
 	$(BIN)/python -m ett.trainer.demo --data "$(DATA)"
@@ -38,6 +38,12 @@ install: .venv/.installed
 
 device-pack: install
 	$(BIN)/python .ci/device_pack.py
+
+# The pictures of README.md and docs/: commands make them, people look at them before they commit them.
+pictures: install
+	$(BIN)/python -m ett timeline --events docs/worked-example --svg docs/img/worked-example.svg
+	export ETT_HOME=$$(mktemp -d) && $(BIN)/python -m ett.trainer.demo && \
+		$(BIN)/python -m ett timeline demo- --svg docs/img/demo-timeline.svg
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -25,6 +25,7 @@ def render(report: Report) -> str:
     lines = [_header(report), _bar(report), f"  {'component':<15}{'time':>10}  {'share':>8}  top reasons"]
     for component in sorted(COMPONENTS, key=lambda c: (-report.ns[c], COMPONENTS.index(c))):
         lines.append(_component_line(report, component))
+    lines.append(f"  {'total':<15}{duration(report.total_ns):>10}  {share(1.0 if report.total_ns else None):>8}")
     lines.append(_failure_line(report))
     if report.num_replayed_steps:
         replayed = duration(report.detail_ns["wasted.replay"])
