@@ -24,7 +24,7 @@ from ett.checkpoint.save import SavePlace, save_full
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.training_state import Stateful, TrainingState
 from ett.clock import Clock, SystemClock
-from ett.errors import ConfigError, Conflict, EttError, UsageError
+from ett.errors import ConfigError, Conflict, EttError, LostPeer, UsageError
 
 log = logging.getLogger(__name__)
 FAILED_SAVES_IN_A_ROW = 3
@@ -105,13 +105,13 @@ class Checkpointer:
         """Save if the interval says so; call it after every step with the counts after that step.
 
         A save that fails is logged, counted and recorded, and training goes on; the third in a row is raised.
-        Raises: Conflict: another process has taken over these checkpoints: stop.
+        Raises: Conflict: another process has taken over these checkpoints: stop. LostPeer: a rank is gone.
         """
         if not self._due.is_due(step):
             return None
         try:
             commit = self.save(step, cursor)
-        except (Conflict, ConfigError):
+        except (Conflict, ConfigError, LostPeer):
             raise
         except EttError as err:
             self._failed_in_a_row += 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ett import errors
 from ett.checkpoint.canonical_json import Json, canonical_json
+from ett.checkpoint.lost_peer import peers_named
 from ett.errors import EttError, Unreachable
 
 if TYPE_CHECKING:
@@ -54,14 +55,18 @@ class GlooRanks:
         import torch.distributed as dist
 
         self._dist = dist
-        self._group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        with peers_named():
+            self._group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
         self.rank = dist.get_rank(self._group)
         self.world_size = dist.get_world_size(self._group)
 
     def gather(self, value: Json) -> list[Json]:
+        with peers_named():
+            return self._gather(_as_tensor(value))
+
+    def _gather(self, mine: Tensor) -> list[Json]:
         import torch
 
-        mine = _as_tensor(value)
         lengths = torch.zeros(self.world_size, dtype=torch.int64)
         lengths[self.rank] = len(mine)
         self._dist.all_reduce(lengths, group=self._group)
@@ -73,9 +78,12 @@ class GlooRanks:
         return [_as_json(part[:length]) for part, length in zip(parts, lengths.tolist(), strict=True)]
 
     def broadcast(self, value: Json) -> Json:
+        with peers_named():
+            return self._broadcast(_as_tensor(value if self.rank == 0 else None))
+
+    def _broadcast(self, mine: Tensor) -> Json:
         import torch
 
-        mine = _as_tensor(value if self.rank == 0 else None)
         length = torch.tensor([len(mine)], dtype=torch.int64)
         self._dist.broadcast(length, group_src=0, group=self._group)
         data = mine if self.rank == 0 else torch.empty(int(length), dtype=torch.uint8)

@@ -133,6 +133,12 @@ PAGES: dict[str, tuple[str, int, str]] = {
         6,
         "The disk or network disk reported an error. Older checkpoints are whole. Check the device, then try again.",
     ),
+    "S004": (
+        "another rank is gone",
+        6,
+        "A rank waited for another that ended or does not answer, so this one ended too: it is a consequence, "
+        "not the cause. The supervisor names the rank that ended first; its log is in JOB_DIR/logs/ATTEMPT.",
+    ),
     "T009": (
         "a target was missed",
         9,

@@ -6,6 +6,7 @@
     +-- NotFound          N  exit 4    a job, checkpoint or file is missing or ambiguous
     +-- AccessDenied      P  exit 5    the operating system or the store refused access
     +-- Unreachable       S  exit 6    a store or server did not answer (retryable)
+    |   +-- LostPeer      S  exit 6    another rank ended or hangs: nothing can be agreed on any more
     +-- Conflict          L  exit 7    somebody else holds it: a running job, a lease, a fenced writer
     +-- CorruptState      C  exit 8    stored data fails its checksum or identity
     +-- ThresholdMissed   T  exit 9    a bench or --fail-under did not meet its target
@@ -73,6 +74,10 @@ class AccessDenied(EttError):
 
 class Unreachable(EttError):
     code, exit_code = "S001", 6
+
+
+class LostPeer(Unreachable):
+    code, exit_code = "S004", 6
 
 
 class Conflict(EttError):

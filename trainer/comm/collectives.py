@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ett.errors import Unreachable
+from ett.checkpoint.lost_peer import peers_named
 
 Wait = Callable[[], None]
 
@@ -74,23 +73,23 @@ class GroupCollectives:
 
     def exchange_words(self, words: Tensor) -> Tensor:
         received = torch.empty_like(words)
-        with _peers_named():
+        with peers_named():
             dist.all_to_all_single(received, words, group=self._group)
         return received
 
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
         received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
-        with _peers_named():
+        with peers_named():
             dist.all_to_all_single(received, rows, list(recv_counts), list(send_counts), group=self._group)
         return received
 
     def sum_in_place(self, flat: Tensor) -> Wait:
-        with _peers_named():
+        with peers_named():
             work = dist.all_reduce(flat, group=self._group, async_op=True)
         assert work is not None
 
         def wait() -> None:
-            with _peers_named():
+            with peers_named():
                 work.wait()
 
         return wait
@@ -100,30 +99,14 @@ class GroupCollectives:
         padded = rows.new_zeros((max(counts), *rows.shape[1:]))
         padded[: len(rows)] = rows
         received = [torch.empty_like(padded) for _ in counts]
-        with _peers_named():
+        with peers_named():
             dist.all_gather(received, padded, group=self._group)
         return [part[:count] for part, count in zip(received, counts, strict=True)]
 
     def barrier(self) -> None:
-        with _peers_named():
+        with peers_named():
             dist.barrier(group=self._group)
 
 
 def _nothing_to_wait_for() -> None:
     return None
-
-
-@contextmanager
-def _peers_named() -> Iterator[None]:
-    """Turn gloo's error about a socket into one about a rank: the cause stands in that rank's log, not here."""
-    try:
-        yield
-    except RuntimeError as err:
-        if "gloo" not in str(err):
-            raise
-        # "[file:line] Read error [address]: Connection reset by peer. This is typically caused by …"
-        reason = str(err).splitlines()[0].partition("] ")[2].partition(". This is")[0]
-        raise Unreachable(
-            f"another rank ended or did not answer: {reason or err}",
-            do="read the log of the rank that ended first",
-        ) from err
