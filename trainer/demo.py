@@ -66,8 +66,8 @@ def main(data: str, recipe: str) -> None:
 def run_demo(data: str, recipe: str) -> int:
     """Launch, report and summarise; return the exit code of what failed first, or 0."""
     sections = resolve(recipe).sections
-    num_rows = count_rows(Path(data)) if data else sections["data"]["generate"]["rows"]
-    plan = plan_demo(num_rows, sections["train"]["batch_size"], str(Path(data).resolve()) if data else "")
+    num_rows = count_rows(data) if data else sections["data"]["generate"]["rows"]
+    plan = plan_demo(num_rows, sections["train"]["batch_size"], _absolute(data))
     job = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     fault = f"kill:rank={KILLED_RANK},step={plan.kill_step}"
     command = ["launch", "--job", job, "--chaos", fault]
@@ -81,10 +81,11 @@ def run_demo(data: str, recipe: str) -> int:
     return 0
 
 
-def count_rows(path: Path, limit: int = 500_000) -> int:
-    """Return the number of lines of a plain or gzip file, at most `limit`; `limit` for a folder."""
-    if path.is_dir():
+def count_rows(data: str, limit: int = 500_000) -> int:
+    """Return the number of lines of a plain or gzip file, at most `limit`; `limit` for a folder or a URL."""
+    if "://" in data or Path(data).is_dir():
         return limit
+    path = Path(data)
     if not path.is_file():
         raise NotFound(f"{path} does not exist", expected="a file in Criteo's format", do="check DATA=…")
     with path.open("rb") as plain:
@@ -93,12 +94,18 @@ def count_rows(path: Path, limit: int = 500_000) -> int:
         return sum(1 for _ in itertools.islice(lines, limit))
 
 
+def _absolute(data: str) -> str:
+    return data if not data or "://" in data else str(Path(data).resolve())
+
+
 def summary(job_dir: Path) -> str:
     """Return one paragraph on what the restored job learned."""
     result = json.loads((job_dir / "result.json").read_text())
+    num_rows = f"{result['held_out_rows']:,} held-out rows"
+    score = f"no AUC on {num_rows}" if result["auc"] is None else f"AUC {result['auc']:.4f} on {num_rows}"
     return (
         f"\nAfter the restart the job finished {result['step']} steps over {result['cursor']:,} samples: "
-        f"AUC {result['auc']:.4f} on {result['held_out_rows']:,} held-out rows, last loss {result['loss']:.4f}.\n"
+        f"{score}, last loss {result['loss']:.4f}.\n"
         f"Job folder: {job_dir}"
     )
 

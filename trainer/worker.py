@@ -102,6 +102,7 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
         checkpointer.close()
     if not end.stopped:
         result = _commit_facts(commit) | _held_out_score(run, config, model, reader, collectives)
+        result |= {"skipped_lines": reader.skipped_lines}
         if collectives.rank == 0:
             _write_result(job_dir / RESULT, metrics, result)
     return PREEMPTED if end.stopped else 0
@@ -150,12 +151,13 @@ def _held_out_score(
         return {}
     with run.span("eval"):
         score, num_rows = held_out_auc(model, reader, collectives, config.eval.batch_size)
-    return {"auc": score, "held_out_rows": num_rows}
+    # JSON has no NaN: rows of one class alone, or none at all, have no AUC.
+    return {"auc": None if math.isnan(score) else score, "held_out_rows": num_rows}
 
 
 def _write_result(path: Path, metrics: Path, result: dict[str, Any]) -> None:
-    loss = read_losses(metrics).get(result["step"], math.nan)
-    body = result | {"loss": loss, "loss_hex": loss.hex()}
+    loss = read_losses(metrics).get(result["step"])
+    body = result | {"loss": loss, "loss_hex": None if loss is None else loss.hex()}
     replacement = path.with_suffix(".tmp")
-    replacement.write_text(json.dumps(body, indent=1) + "\n")
+    replacement.write_text(json.dumps(body, indent=1, allow_nan=False) + "\n")
     replacement.replace(path)

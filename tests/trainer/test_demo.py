@@ -23,9 +23,9 @@ def test_rows_are_counted_in_plain_files_as_in_gzip_ones(tmp_path: Path) -> None
     lines = b"0\t1\n" * 7
     (tmp_path / "plain.tsv").write_bytes(lines)
     (tmp_path / "packed.gz").write_bytes(gzip.compress(lines))
-    assert [count_rows(tmp_path / name) for name in ("plain.tsv", "packed.gz")] == [7, 7]
+    assert [count_rows(str(tmp_path / name)) for name in ("plain.tsv", "packed.gz")] == [7, 7]
 
 
 def test_a_missing_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"nothing\.tsv does not exist"):
-        count_rows(tmp_path / "nothing.tsv")
+        count_rows(str(tmp_path / "nothing.tsv"))
