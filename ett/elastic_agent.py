@@ -79,7 +79,8 @@ class SupervisedAgent(LocalElasticAgent):
                 self._job.complete_attempt()
                 self.outcome = Outcome(status="succeeded")
             return result
-        if all(gone.code == PREEMPTED_CODE for gone in failed):
+        codes = {gone.code for gone in failed}
+        if PREEMPTED_CODE in codes <= {PREEMPTED_CODE, -signal.SIGTERM}:
             # The ranks were told by somebody else, agreed on a step and saved: that is no failure.
             raise _Stopped(self._stop_workers_for(signal.SIGTERM, worker_group))
         order = self._exit_order()

@@ -26,8 +26,11 @@ class Watched:
         self._attempt_markers: set[bytes] = set()
         self._workers: dict[int, int] = {}  # start ticks by pid
 
-    def add(self, attempt: int, pid: int, start_ticks: int) -> None:
+    def add_attempt(self, attempt: int) -> None:
         self._attempt_markers.add(b"ETT_ATTEMPT=%d" % attempt)
+
+    def add(self, attempt: int, pid: int, start_ticks: int) -> None:
+        self.add_attempt(attempt)
         self._workers[pid] = start_ticks
 
     def clear(self) -> None:
@@ -36,7 +39,7 @@ class Watched:
 
     def alive(self) -> list[int]:
         """Return the pids of those that run; zombies do not."""
-        if not self._workers:
+        if not self._attempt_markers:
             return []
         pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
         return [pid for pid in pids if pid != os.getpid() and self._is_member(pid)]

@@ -5,7 +5,9 @@ Reads every record of supervisors, and of the ranks' files the commits only: tho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import mmap
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ _COMMIT = b'"ev":"ckpt_commit"'
 class JobHistory:
     is_submitted: bool
     status: str  # of the newest job_ended after the last attempt's start: succeeded, failed, cancelled; else ""
+    is_complete: bool  # the last attempt completed, whether or not its supervisor lived to end the job
     last_attempt: int  # 0 before the first
     open_attempts: tuple[int, ...]  # started, and nobody wrote their end
     ended: tuple[AttemptFacts, ...]  # in order
@@ -58,10 +61,12 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
         elif record.ev == "job_ended":
             status = str(record.data.get("status", ""))
     fruitful, committed = _fruitful_attempts(commits)
+    last = max([0, *started, *ended])
     return JobHistory(
         is_submitted=is_submitted,
         status=status,
-        last_attempt=max([0, *started, *ended]),
+        is_complete=last in ended and ended[last].data.get("reason") == "completed",
+        last_attempt=last,
         open_attempts=tuple(sorted(set(started) - set(ended))),
         ended=tuple(_facts(ended[number], number in fruitful) for number in sorted(ended)),
         committed_attempts=frozenset(committed),
@@ -95,7 +100,21 @@ def _facts(record: Record, has_new_commit: bool) -> AttemptFacts:
 def _commits(events: Path) -> list[Record]:
     found: list[Record] = []
     for path in sorted(events.glob("[1-9]*/*.jsonl")):
-        with path.open("rb") as file:
-            lines = b"".join(line for line in file if _COMMIT in line and line.endswith(b"\n"))
+        lines = b"".join(_lines_with(_COMMIT, path))
         found += [record for record in parse_file(path.name, lines).records if record.ev == "ckpt_commit"]
     return found
+
+
+def _lines_with(text: bytes, path: Path) -> Iterator[bytes]:
+    """Yield the whole lines of a file that hold text; a search, not a loop over lines: a restart waits for it."""
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            place = data.find(text)
+            while place >= 0:
+                end = data.find(b"\n", place) + 1
+                if not end:
+                    return  # a torn last line
+                yield data[data.rfind(b"\n", 0, place) + 1 : end]
+                place = data.find(text, end)

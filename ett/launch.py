@@ -20,7 +20,7 @@ from ett.recipe_cli import site_file
 from ett.recipe_sections import JobConfig
 from ett.seams import SEAMS, load
 from ett.stop_signals import StopSignals
-from ett.supervisor import JobSupervisor, Outcome, recovery_config
+from ett.supervisor import JobSupervisor, Outcome, end_complete_job, recovery_config
 
 
 class _LaunchCommand(click.Command):
@@ -110,7 +110,9 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
         folder.create()
     lease = Lease(folder)
     history = read_history(folder.events)
-    if history.status == "succeeded" and plan.resume == "auto":
+    if history.is_complete and plan.resume == "auto":
+        if not history.status:
+            end_complete_job(folder)
         _say(f"job {folder.name} is complete already")
         lease.release()
         return 0
@@ -125,6 +127,7 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
     finally:
         job.close()
         lease.release()
+        _let_go_of_output()
 
 
 def _run_attempts(job: JobSupervisor) -> Outcome:
@@ -295,6 +298,15 @@ def _recovery(flags: LaunchFlags, base: dict[str, Any]) -> dict[str, Any]:
     given = {"max_restarts": flags.max_restarts, "grace_s": flags.grace}
     section = recovery_config()(**base | {key: value for key, value in given.items() if value is not None})
     return asdict(section)
+
+
+def _let_go_of_output() -> None:
+    """Keep Python from ending with an error of its own where the reader of our output is gone."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _enter(cwd: str) -> None:

@@ -6,6 +6,7 @@ and started again, `run_job` replays the log, proves that the old processes are 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -55,6 +56,7 @@ class JobSupervisor:
         self._last_beat_s = time.monotonic()
         self._workers: dict[int, ProcessIdentity] = {}
         self._is_prepared = False
+        self._has_committed = False  # in this launch
         self.attempt = self.first_attempt = 0
 
     def open(self, history: JobHistory) -> None:
@@ -125,6 +127,7 @@ class JobSupervisor:
             final=(self.plan.kind == "recipe" and gone.code in FINAL_CODES) or None,
         )
         history = read_history(self.folder.events)
+        self._has_committed = any(number >= self.first_attempt for number in history.committed_attempts)
         decision = self._policy(history.since(self.first_attempt), self.recovery)
         self._emit(
             "restart_decision",
@@ -171,12 +174,12 @@ class JobSupervisor:
         self._writer.close()
 
     def say(self, text: str) -> None:
-        sys.stderr.write(f"ett: {text}\n")
-        sys.stderr.flush()
+        # Whoever read our output may be gone (`ett launch … | head`); the job goes on.
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"ett: {text}\n")
+            sys.stderr.flush()
 
     def _worker_environment(self) -> dict[str, str]:
-        history = read_history(self.folder.events)
-        has_committed = any(number >= self.first_attempt for number in history.committed_attempts)
         chaos = str(load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt or self.attempt))
         return {
             "ETT_JOB": self.folder.name,
@@ -187,7 +190,7 @@ class JobSupervisor:
             "ETT_GRACE_S": str(self.recovery.grace_s),
             "ETT_CHAOS": chaos,
             # A chosen step is where this launch begins; what it commits itself comes after it.
-            "ETT_RESUME": "auto" if has_committed else self.plan.resume,
+            "ETT_RESUME": "auto" if self._has_committed else self.plan.resume,
             "ETT_PARENT_WALL_NS": str(self._clock.wall_ns()),
         }
 
@@ -200,6 +203,13 @@ class JobSupervisor:
 
     def _emit(self, ev: str, *, att: int, **fields: Any) -> None:
         self._writer.emit(ev, att=att, **{key: value for key, value in fields.items() if value is not None})
+
+
+def end_complete_job(folder: JobFolder) -> None:
+    """Write the job's end for a supervisor that died between its last attempt's end and this."""
+    writer = EventWriter(folder.events / "0", "sup", {"job": folder.name}, wait_s=None)
+    writer.emit("job_ended", att=0, status="succeeded", inferred=True)
+    writer.close()
 
 
 def recovery_config() -> type[Any]:

@@ -201,6 +201,11 @@ class Run:
         """Make `stop_requested` true at SIGTERM; only the main thread may call it."""
         self._earlier_handler = signal.signal(signal.SIGTERM, self.request_stop)
 
+    def unwatch_sigterm(self) -> None:
+        """Undo `watch_sigterm`: a data loader's worker must end when it is told to."""
+        if signal.getsignal(signal.SIGTERM) == self.request_stop:
+            signal.signal(signal.SIGTERM, self._earlier_handler)
+
     def _emit_on_rank_0(self, ev: str, fields: dict[str, Any]) -> None:
         if self.rank == 0:
             self.emit(ev, **fields)
@@ -308,6 +313,7 @@ def _beat(run: Run) -> None:
 def _forget_after_fork() -> None:
     for run in _runs.values():
         run.silence()
+        run.unwatch_sigterm()
     _runs.clear()
     if _init_lock.locked():
         _init_lock.release()

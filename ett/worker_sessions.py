@@ -63,6 +63,7 @@ class GuardianPipe:
 def end_old_workers(folder: JobFolder, attempt: int) -> None:
     """Return when no process of that attempt runs on this boot any more. Raises: Conflict: one cannot be ended."""
     watched = Watched(str(folder.path))
+    watched.add_attempt(attempt)  # its supervisor may have died before it could write down who the workers are
     for identity in folder.read_workers(attempt).values():
         if identity.boot == boot_id():
             watched.add(attempt, identity.pid, identity.start_ticks)

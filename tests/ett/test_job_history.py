@@ -41,6 +41,26 @@ def test_a_job_that_started_again_has_no_final_status(tmp_path: Path) -> None:
     assert read_history(tmp_path).status == ""
 
 
+def test_a_job_whose_last_attempt_completed_is_complete(tmp_path: Path) -> None:
+    writer = supervisor(tmp_path)
+    writer.emit("attempt_started", att=1)
+    writer.emit("attempt_ended", att=1, reason="completed")
+    history = read_history(tmp_path)
+    assert (history.is_complete, history.status) == (True, "")
+    writer.emit("attempt_started", att=2)
+    assert not read_history(tmp_path).is_complete
+
+
+def test_a_torn_commit_is_no_commit(tmp_path: Path) -> None:
+    commit(tmp_path, 1, 100)
+    commit(tmp_path, 2, 200)
+    (path,) = (tmp_path / "2").iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "r0-h-1-b.jsonl").write_bytes(b"")
+    assert read_history(tmp_path).committed_attempts == {1}
+
+
 def test_only_a_commit_beyond_all_earlier_ones_is_new(tmp_path: Path) -> None:
     writer = supervisor(tmp_path)
     for attempt, cursor in ((1, 100), (2, 100), (3, 140), (4, None)):

@@ -43,7 +43,12 @@ def written(job_dir: Path) -> list[dict[str, Any]]:
 def run_program(text: str, job_dir: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     inside = {"ETT_JOB": "j", "ETT_JOB_DIR": str(job_dir), "ETT_ATTEMPT": "1", "RANK": "0", "WORLD_SIZE": "1"}
     return subprocess.run(
-        [sys.executable, "-c", text], env=os.environ | inside | environ, capture_output=True, text=True, check=False
+        [sys.executable, "-c", text],
+        env=os.environ | inside | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
     )
 
 
@@ -201,6 +206,22 @@ def test_a_forked_child_that_asks_gets_a_file_of_its_own(tmp_path: Path) -> None
     assert sorted(record.ev for record in log.records) == ["child", "parent", "proc_start", "proc_start"]
     assert len({record.file for record in log.records}) == 2
     assert log.problems.lost_records == 0
+
+
+def test_a_forked_child_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    text = (
+        "import os, signal, ett\n"
+        "run = ett.init()\n"
+        "run.stop_requested\n"
+        "begun, begin = os.pipe()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os.write(begin, b'x'); signal.pause()\n"
+        "os.read(begun, 1)\n"
+        "os.kill(child, signal.SIGTERM)\n"
+        "print(os.waitstatus_to_exitcode(os.wait()[1]), run.stop_requested)\n"
+    )
+    assert run_program(text, tmp_path).stdout.split() == ["-15", "False"]
 
 
 def test_sigterm_ends_a_process_that_never_asks(tmp_path: Path) -> None:

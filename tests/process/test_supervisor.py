@@ -189,6 +189,24 @@ def test_a_complete_job_is_a_success_at_once(job: LaunchedJob) -> None:
     assert len(job.ends()) == 1
 
 
+def test_a_job_whose_supervisor_died_just_before_its_end_is_complete(job: LaunchedJob) -> None:
+    assert job.run(STEPS, "3", "0") == 0
+    (log,) = (job.job_dir / "events" / "0").iterdir()
+    log.write_bytes(b"".join(line for line in log.read_bytes().splitlines(True) if b"job_ended" not in line))
+    assert job.run() == 0
+    assert [record.data["status"] for record in job.records("job_ended")] == ["succeeded"]
+    assert len(job.ends()) == 1
+
+
+def test_a_reader_that_goes_away_does_not_end_the_job(job: LaunchedJob) -> None:
+    command = (
+        f"{sys.executable} -m ett launch --job j --max-restarts 1 --chaos kill:step=9 {STEPS} 20 0.01 2>&1 | head -1"
+    )
+    subprocess.run(["bash", "-c", command], cwd=job.folder, check=True, capture_output=True)
+    wait_until(lambda: job.records("job_ended"), 30)
+    assert job.records("job_ended")[0].data["status"] == "succeeded"
+
+
 def test_a_failed_job_launches_again_from_what_was_kept(job: LaunchedJob) -> None:
     assert job.run("--nproc", "2", str(PROGRAMS / "fail_until.py"), "2") == 7
     assert job.run() == 0
