@@ -72,13 +72,20 @@ def job_row(name: str, account: JobAccount | None) -> JobRow:
 
 
 def state_of(account: JobAccount) -> str:
-    """Return queued, running, suspended, succeeded, failed, cancelled or lost."""
-    if account.window.state != "RUNNING":
-        return _STATES[account.window.state]
+    """Return queued, running, suspended, succeeded, failed, cancelled or lost.
+
+    A job that was preempted waits for its scheduler (queued); one that nobody started again for so long that its log
+    is stale is suspended, not lost: its last attempt ended on request.
+    """
+    state = account.window.state
     started = [t.attempt for t in account.timelines if t.attempt.start_ns is not None]
-    if not started or (started[-1].reason == "preempted" and not started[-1].is_alive):
-        return "queued"
-    return "suspended" if started[-1].reason == "suspended" else "running"
+    last = started[-1] if started else None
+    stopped = None if last is None or last.is_alive else last.reason
+    if state in ("RUNNING", "LOST") and stopped in ("preempted", "suspended"):
+        return "queued" if state == "RUNNING" and stopped == "preempted" else "suspended"
+    if state == "RUNNING":
+        return "queued" if last is None else "running"
+    return _STATES[state]
 
 
 @click.command()
