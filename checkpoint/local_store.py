@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from ett.errors import AccessDenied, EttError, Unreachable
+from ett.os_failure import os_failure
 
 # Larger than the small pieces of a segment (header, padding, packed ids); its blocks are larger and bypass it.
 WRITE_BUFFER_BYTES = 1 << 20
@@ -147,24 +147,7 @@ def _translated(path: Path) -> Iterator[None]:
     except (FileExistsError, FileNotFoundError):
         raise
     except OSError as err:
-        raise store_error(err, path) from err
-
-
-def store_error(err: OSError, path: Path) -> EttError:
-    """Return the typed error of a failed call on `path`."""
-    reason = (err.strerror or str(err)).lower()
-    if err.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return AccessDenied(
-            f"no permission for {path}: {reason}",
-            do="give this user access to the folder, or set checkpoint.uri to another",
-        )
-    if err.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Unreachable(
-            f"no space left for {path}: {reason}",
-            do="free space, lower checkpoint.keep_last, or set checkpoint.uri to a larger disk",
-            code="S002",
-        )
-    return Unreachable(f"input/output failed on {path}: {reason}", do="check the disk, then try again", code="S003")
+        raise os_failure(err, path, elsewhere="checkpoint.uri") from err
 
 
 def _is_temporary(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -10,7 +11,11 @@ from pathlib import Path
 import click
 
 from ett.errors import EttError
+from ett.os_failure import os_failure
 from ett.seams import ALIASES, VERBS, load
+
+# Trouble with a user's disk or rights; any other OSError that arrives here is a bug of ours.
+_USERS_TROUBLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class VerbGroup(click.Group):
@@ -85,21 +90,23 @@ def run(argv: list[str]) -> int:
     except EttError as err:
         click.echo(err.render(), err=True)
         return err.exit_code
-    except PermissionError as err:
-        click.echo(f"error[ETT-P001]: no permission for {err.filename}", err=True)
-        click.echo(
-            "  do        give this user access, or choose another folder ($ETT_HOME, checkpoint.uri)",
-            err=True,
-        )
-        return 5
+    except OSError as err:
+        if err.errno not in _USERS_TROUBLE:
+            return _unexpected(err)
+        told = os_failure(err, err.filename or "a file", elsewhere="$ETT_HOME, checkpoint.uri")
+        click.echo(told.render(), err=True)
+        return told.exit_code
     except Exception as err:  # noqa: BLE001 - the last line of defence: without it a bug of ours prints 80 lines at a user
         return _unexpected(err)
 
 
 def _unexpected(err: Exception) -> int:
     trace = Path(os.environ.get("TMPDIR", "/tmp"), f"ett-crash-{os.getpid()}.txt")
-    trace.write_text("".join(traceback.format_exception(err)))
     click.echo(f"error[ETT-E000]: unexpected {type(err).__name__}: {err}", err=True)
+    try:
+        trace.write_text("".join(traceback.format_exception(err)))
+    except OSError:  # where no file can be written the terminal is the only place left
+        traceback.print_exception(err)
     click.echo(f"  do        this is a bug of ett: report it with {trace}", err=True)
     return 1
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from checkpoint_world import Rank, ThreadRanks, holds, raise_first, run_ranks, saved_world
 
-from ett.checkpoint.local_store import LocalReader, LocalStore, store_error
+from ett.checkpoint.local_store import LocalReader, LocalStore
 from ett.errors import AccessDenied
+from ett.os_failure import os_failure
 
 
 class FaultyReader(LocalReader):
@@ -32,7 +33,9 @@ class FaultyStore(LocalStore):
     def open(self, name: str) -> Iterator[LocalReader]:
         with super().open(name) as reader:
             if self.uuid in name and self.code == errno.EACCES:
-                raise store_error(OSError(errno.EACCES, "Permission denied"), self.root / name)
+                raise os_failure(
+                    OSError(errno.EACCES, "Permission denied"), self.root / name, elsewhere="checkpoint.uri"
+                )
             if self.uuid in name:
                 reader.__class__ = FaultyReader
             yield reader

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from ett.errors import AccessDenied
+from ett.os_failure import os_failure
 from ett.trainer.data.config import GenerateConfig
 from ett.trainer.data.generator import GENERATOR_VERSION, criteo_lines
 
@@ -31,7 +31,7 @@ def ensure_generated(config: GenerateConfig, folder: Path) -> Path:
 def write_criteo(path: Path, rows: int, seed: int, *, packed: bool = False) -> int:
     """Write a file of Criteo lines under a temporary name, then give it its name; return its size in bytes.
 
-    Raises: AccessDenied: the folder refuses it, or is full; nothing is left behind.
+    Raises: AccessDenied: the folder refuses it; Unreachable: it is full. Nothing is left behind.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -43,9 +43,7 @@ def write_criteo(path: Path, rows: int, seed: int, *, packed: bool = False) -> i
                 _write(raw, rows, seed)
         unfinished.replace(path)
     except OSError as err:
-        raise AccessDenied(
-            f"cannot write {path}: {err.strerror}", do="free some space, or choose another folder"
-        ) from err
+        raise os_failure(err, path, elsewhere="--out, or $ETT_HOME") from err
     finally:
         unfinished.unlink(missing_ok=True)
     return path.stat().st_size
