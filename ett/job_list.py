@@ -15,12 +15,12 @@ from ett.accounting import JobAccount
 from ett.errors import CorruptState, NotFound
 from ett.event_schema import NS
 from ett.job_folder import ett_home
+from ett.job_state import state_of
 from ett.job_window import AccountingPolicy
 from ett.log_source import load_account
 from ett.report import build_report
 from ett.report_text import share
 
-_STATES = {"SUCCEEDED": "succeeded", "FAILED": "failed", "CANCELLED": "cancelled", "LOST": "lost"}
 _COLUMNS = ("job", "team", "owner", "model", "state", "attempts", "ett", "started")
 
 
@@ -69,23 +69,6 @@ def job_row(name: str, account: JobAccount | None) -> JobRow:
         ett=report.ett,
         started=started.isoformat(timespec="seconds").replace("+00:00", "Z"),
     )
-
-
-def state_of(account: JobAccount) -> str:
-    """Return queued, running, suspended, succeeded, failed, cancelled or lost.
-
-    A job that was preempted waits for its scheduler (queued); one that nobody started again for so long that its log
-    is stale is suspended, not lost: its last attempt ended on request.
-    """
-    state = account.window.state
-    started = [t.attempt for t in account.timelines if t.attempt.start_ns is not None]
-    last = started[-1] if started else None
-    stopped = None if last is None or last.is_alive else last.reason
-    if state in ("RUNNING", "LOST") and stopped in ("preempted", "suspended"):
-        return "queued" if state == "RUNNING" and stopped == "preempted" else "suspended"
-    if state == "RUNNING":
-        return "queued" if last is None else "running"
-    return _STATES[state]
 
 
 @click.command()

@@ -13,6 +13,7 @@ from ett.closed_formula import ClosedFormula, closed_formula
 from ett.event_schema import COMPONENTS, NS, Component
 from ett.interruptions import FailureClass, Interruption, Kind
 from ett.interval_set import Interval, length, measure, without
+from ett.job_state import state_of
 from ett.rank_timeline import Piece
 
 # A running job's step in progress is always outside: only a share that matters is worth a line.
@@ -29,6 +30,7 @@ class Report:
 
     job: str
     state: str
+    state_word: str  # what people are told: a preempted job is queued or suspended, not running or lost
     begin_ns: int
     end_ns: int
     total_ns: int
@@ -76,10 +78,14 @@ def build_report(account: JobAccount, window: Interval | None = None, exclude: I
     if formula.unexplained_ns:
         flags.add("closed_formula_residual")
         if formula.unexplained_ns > formula.total_ns * WORTH_A_WARNING:
-            warnings.append(f"{formula.unexplained_ns / NS:.1f} s lost outside every start and recovery: a hang?")
+            warnings.append(
+                f"{formula.unexplained_ns / NS:.1f} s lost outside every start and recovery: a hang, or a job taken "
+                "back to an older step"
+            )
     return Report(
         job=account.job,
         state=account.window.state,
+        state_word=state_of(account),
         begin_ns=asked[0],
         end_ns=max(asked),
         total_ns=length(kept),
@@ -105,6 +111,7 @@ def empty_report() -> Report:
     return Report(
         job="",
         state="RUNNING",
+        state_word="queued",
         begin_ns=0,
         end_ns=0,
         total_ns=0,

@@ -46,7 +46,7 @@ def command(
         click.echo(json.dumps(report_json(report)))
     else:
         click.echo(render(report))
-        click.echo(f"no server configured: event log in {path}")
+        click.echo(f"event log: {path}")
         for warning in report.warnings:
             click.echo(f"warning: {warning}", err=True)
     if fail_under is not None:

@@ -18,6 +18,14 @@ GLYPHS: dict[Component, str] = {
     "shutdown": "-",
 }
 _TOP_REASONS = 3
+# Flags whose meaning no warning says already.
+_FLAGS = {
+    "inferred_end": "nobody wrote the end of an attempt (its supervisor died); it ends at its last record",
+    "inferred_start": "nobody wrote the start of an attempt; it begins at its first record",
+    "recovered_step": "the record of a step was lost; the cursors around it give the step its time",
+    "clock_unsynced": "a host's clock was never compared with the supervisor's; its times are as it says",
+    "no_job_submitted": "nobody wrote the submission; the window opens at the first record",
+}
 
 
 def render(report: Report) -> str:
@@ -30,10 +38,11 @@ def render(report: Report) -> str:
     if report.num_replayed_steps:
         replayed = duration(report.detail_ns["wasted.replay"])
         lines.append(f"replayed {count(report.num_replayed_steps, 'step')} ({replayed}) over data already learned from")
-    if report.state in ("RUNNING", "LOST"):
+    if report.state_word in ("running", "lost"):
         remote = f", the loss of a host {duration(report.at_risk_remote_ns)}"
         remote = remote if report.at_risk_remote_ns != report.at_risk_ns else ""
         lines.append(f"at risk {duration(report.at_risk_ns)}: what a failure now would lose{remote}")
+    lines += [f"flagged {flag}: {_FLAGS[flag]}" for flag in report.flags if flag in _FLAGS]
     lines.append(_window_line(report))
     return "\n".join(lines)
 
@@ -63,7 +72,7 @@ def count(number: int, noun: str) -> str:
 
 
 def _header(report: Report) -> str:
-    parts = [report.job or "(no job)", report.state.lower(), count(report.num_ranks, "rank")]
+    parts = [report.job or "(no job)", report.state_word, count(report.num_ranks, "rank")]
     parts += [count(report.num_attempts, "attempt"), f"wall {duration(report.total_ns)}", f"ETT {share(report.ett)}"]
     return "   ".join(parts)
 

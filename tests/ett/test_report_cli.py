@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ett.cli import run
+from ett.report import Report, empty_report, roll_up
 
 WriteCase = Callable[[dict[str, Any], Path], list[str]]
 CASES = {
@@ -165,3 +167,19 @@ def test_ls_is_a_plain_table(home: Path, capsys: pytest.CaptureFixture[str]) -> 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["job", "team", "owner", "model", "state", "attempts", "ett", "started"]
     assert len(lines) == 5
+
+
+def test_a_flag_is_explained_where_people_read_it(
+    tmp_path: Path, write_case: WriteCase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = write_case(CASES["C06"], tmp_path)
+    assert run(["report", "--events", str(tmp_path), *flags]) == 0
+    assert "flagged inferred_end: nobody wrote the end of an attempt" in capsys.readouterr().out
+
+
+def test_several_jobs_are_rolled_up_by_seconds_never_by_mean_of_shares() -> None:
+    def job(total_s: int, effective_s: int) -> Report:
+        return replace(empty_report(), total_ns=total_s, ns=empty_report().ns | {"effective": effective_s})
+
+    assert roll_up([job(1000, 900), job(100, 10)]) == pytest.approx(910 / 1100)  # C26
+    assert roll_up([]) is None

@@ -10,7 +10,7 @@ import pytest
 
 from ett.accounting import account
 from ett.event_reader import read_folder
-from ett.job_list import state_of
+from ett.job_state import state_of
 
 EPOCH_S = 1_900_000_000
 SUBMITTED = {"ev": "job_submitted", "t": 0}
