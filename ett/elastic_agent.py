@@ -1,6 +1,6 @@
 """TorchElastic's local agent, overridden where a job's life is decided: how workers start, are watched and come back.
 
-Rendezvous, ranks, ports and spawning are torch's. Importing this imports torch.
+Ranks and spawning are torch's; the rendezvous is `ett/one_host_rendezvous.py`. Importing this imports torch.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
-from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
 from ett import worker
 from ett.exit_order import ExitOrder
 from ett.failure import RankExit
+from ett.one_host_rendezvous import ADDRESS, OneHostRendezvous
 from ett.supervisor import JobSupervisor, Outcome
 
-ADDRESS = "127.0.0.1"
 MONITOR_INTERVAL_S = 0.05
 # After one rank's failure the others can only end: time to see their broken connections and print why.
 SURVIVORS_GRACE_S = 3
@@ -48,15 +46,7 @@ class SupervisedAgent(LocalElasticAgent):
         self._shutdown_timeout = int(job.recovery.grace_s) + 1  # no argument of every torch that we run on
         self._job = job
         self._order: ExitOrder | None = None
-        self._attempt_store: TCPStore | None = None
         self.outcome = Outcome(status="succeeded")
-
-    def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        # torch keeps one store for all attempts (2.11, 2.13): a restarted rank then reads the address that a dead one
-        # left there, and fails with "connection refused". Each attempt gets a store of its own.
-        self._attempt_store = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
-        worker_group.spec.master_addr, worker_group.spec.master_port = ADDRESS, self._attempt_store.port
-        super()._rendezvous(worker_group)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._check_stop_between_attempts()
@@ -204,21 +194,13 @@ def run_agent(job: JobSupervisor) -> Outcome:
     if plan.nproc > 1:
         # As torchrun does: ranks that each use every core are slower than one thread each.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint="localhost:0",
-        run_id=f"{job.folder.name}-{uuid.uuid4().hex[:8]}",
-        min_nodes=1,
-        max_nodes=1,
-        local_addr=ADDRESS,
-    )
     shim = ("-I", "-S", worker.__file__, str(os.getpid()), *plan.program())
     spec = WorkerSpec(
         role="rank",
         local_world_size=plan.nproc,
         entrypoint=sys.executable,
         args=tuple(arg.replace("$", "$$") for arg in shim),  # torch reads "$$" as "$" and "${local_rank}" as a number
-        rdzv_handler=registry.get_rendezvous_handler(parameters),
+        rdzv_handler=OneHostRendezvous(f"{job.folder.name}-{uuid.uuid4().hex[:8]}"),
         max_restarts=job.recovery.max_restarts,
         monitor_interval=MONITOR_INTERVAL_S,
         local_addr=ADDRESS,
