@@ -24,7 +24,7 @@ from ett.checkpoint.save import SavePlace, save_full
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.training_state import Stateful, TrainingState
 from ett.clock import Clock, SystemClock
-from ett.errors import ConfigError, Conflict, EttError, LostPeer, UsageError
+from ett.errors import ConfigError, Conflict, EttError, LostPeer, NoCheckpoint, UsageError
 
 log = logging.getLogger(__name__)
 FAILED_SAVES_IN_A_ROW = 3
@@ -83,6 +83,12 @@ class Checkpointer:
         step = _resume_step(word)
         with self._place.run.span("restore"):
             restored = None if word == "never" else restore_newest(self._place, self._state, step)
+            if restored is None and word == "auto" and os.environ.get("ETT_HAS_COMMITTED"):
+                raise NoCheckpoint(
+                    f"this job has committed checkpoints, and there is none under {self._place.store.uri}",
+                    expected="the folder that the job saved to: training never starts over by itself",
+                    do="put it back or correct checkpoint.uri; to start over: --resume never",
+                )
             self._epoch = self._open(restored.commit if restored else None)
         if restored is None:
             self._due.start(0)

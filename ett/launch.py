@@ -14,6 +14,7 @@ import click
 from ett.errors import NotFound, RestartsSpent, UsageError
 from ett.job_folder import JobFolder, Lease, checked_name, ett_home, fresh_job, slug
 from ett.job_history import read_history
+from ett.kept_launch import KeptLaunch
 from ett.launch_plan import Kind, LaunchPlan, read_plan
 from ett.recipe import resolve
 from ett.recipe_cli import site_file
@@ -116,6 +117,10 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
         _say(f"job {folder.name} is complete already")
         lease.release()
         return 0
+    kept = KeptLaunch.of(folder)
+    kept.check(plan, sections)
+    for change in kept.drift(sections):
+        _say(f"the recipe differs from the job's last launch: {change}")
     plan.keep(folder, sections, os.environ)
     _enter(plan.cwd)
     job = JobSupervisor(plan, folder, stop)
@@ -123,6 +128,8 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
         job.open(history)
         job.say(f"job {folder.name}, attempt {job.attempt}: {' '.join([plan.target, *plan.args])}")
         outcome = _run_attempts(job)
+        if job.is_refused(outcome) and kept.put_back():
+            _say("nothing was trained; the job keeps the launch that it had before")
         return _end(job, outcome)
     finally:
         job.close()
@@ -168,7 +175,7 @@ def _end(job: JobSupervisor, outcome: Outcome) -> int:
 def _end_preempted(job: JobSupervisor, outcome: Outcome) -> int:
     name = job.folder.name
     resume = f"`ett launch --job {name}` resumes it"
-    if outcome.failure is not None:
+    if outcome.failure is not None and not job.stop.is_urgent:
         job.say(f"job {name} was stopped, and {outcome.failure} while stopping   ·   {resume}")
         return outcome.failure.exit_code
     job.say(f"job {name} was stopped   ·   {resume}")

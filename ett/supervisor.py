@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ett.clock import Clock, SystemClock
+from ett.errors import NotFound
 from ett.event_log import EventWriter
 from ett.failure import FINAL_CODES, RankExit, classify, first_failure, keep_tail, last_lines, signature, stated_cause
 from ett.job_folder import JobFolder
@@ -57,6 +58,7 @@ class JobSupervisor:
         self._workers: dict[int, ProcessIdentity] = {}
         self._is_prepared = False
         self._has_committed = False  # in this launch
+        self._has_ever_committed = False  # in any launch of the job
         self.attempt = self.first_attempt = 0
 
     def open(self, history: JobHistory) -> None:
@@ -79,6 +81,7 @@ class JobSupervisor:
             end_old_workers(self.folder, number)
             self._emit("attempt_ended", att=number, reason="failed", inferred=True, **{"class": "unknown"})
         self.attempt = history.last_attempt
+        self._has_ever_committed = bool(history.committed_attempts)
         self.prepare_attempt()
         self.first_attempt = self.attempt
 
@@ -127,7 +130,14 @@ class JobSupervisor:
             final=(self.plan.kind == "recipe" and gone.code in FINAL_CODES) or None,
         )
         history = read_history(self.folder.events)
+        if not history.ended:
+            raise NotFound(
+                f"the folder of job {self.folder.name} is gone: {self.folder.path}",
+                did="ended its workers",
+                do="what it had saved there is gone with it; launch the job again",
+            )
         self._has_committed = any(number >= self.first_attempt for number in history.committed_attempts)
+        self._has_ever_committed = self._has_ever_committed or self._has_committed
         decision = self._policy(history.since(self.first_attempt), self.recovery)
         self._emit(
             "restart_decision",
@@ -152,6 +162,10 @@ class JobSupervisor:
 
     def notice_preemption(self, signum: int) -> None:
         self._emit("preempt_notice", att=self.attempt, signal=signum, grace_s=self.recovery.grace_s)
+
+    def is_refused(self, outcome: Outcome) -> bool:
+        """Return whether this launch ended by an error that any attempt of it would meet, before it saved anything."""
+        return outcome.decision is not None and outcome.decision.rule == "final_error" and not self._has_committed
 
     def end_job(self, status: Literal["succeeded", "failed", "cancelled"]) -> None:
         self._emit("job_ended", att=0, status=status)
@@ -191,6 +205,8 @@ class JobSupervisor:
             "ETT_CHAOS": chaos,
             # A chosen step is where this launch begins; what it commits itself comes after it.
             "ETT_RESUME": "auto" if self._has_committed else self.plan.resume,
+            # A job that has committed must find a checkpoint: training never starts over by itself.
+            "ETT_HAS_COMMITTED": "1" if self._has_ever_committed else "",
             "ETT_PARENT_WALL_NS": str(self._clock.wall_ns()),
         }
 

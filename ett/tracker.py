@@ -103,7 +103,11 @@ class Run:
         A process that never asks dies of SIGTERM as usual; from the first question on, the first SIGTERM only sets
         this, and a second one ends the process.
         """
-        self._is_stop_watched = True
+        # Until somebody asks, SIGTERM keeps the meaning that it had: a handler of ours could not run while a process
+        # waits in native code for its peers, and there is nothing to save yet.
+        if not self._is_stop_watched and self.is_recording and threading.current_thread() is threading.main_thread():
+            self._is_stop_watched = True
+            self._earlier_handler = signal.signal(signal.SIGTERM, self._request_stop)
         return self._stop_requested
 
     def span(self, name: str, blocking: bool = True) -> AbstractContextManager[None]:
@@ -186,24 +190,20 @@ class Run:
         """Record nothing from now on: this copy was made by a fork, and a file has one writer."""
         self._writer, self._faults = None, None
 
-    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+    def _request_stop(self, signum: int, frame: FrameType | None) -> None:
         """The handler of SIGTERM; see `stop_requested`. A handler that the script had set before still runs."""
         if callable(self._earlier_handler):
             self._stop_requested = True
             self._earlier_handler(signum, frame)
             return
-        if self._stop_requested or not self._is_stop_watched:
+        if self._stop_requested:
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
         self._stop_requested = True
 
-    def watch_sigterm(self) -> None:
-        """Make `stop_requested` true at SIGTERM; only the main thread may call it."""
-        self._earlier_handler = signal.signal(signal.SIGTERM, self.request_stop)
-
     def unwatch_sigterm(self) -> None:
-        """Undo `watch_sigterm`: a data loader's worker must end when it is told to."""
-        if signal.getsignal(signal.SIGTERM) == self.request_stop:
+        """Give SIGTERM its earlier meaning back: a data loader's worker must end when it is told to."""
+        if signal.getsignal(signal.SIGTERM) == self._request_stop:
             signal.signal(signal.SIGTERM, self._earlier_handler)
 
     def _emit_on_rank_0(self, ev: str, fields: dict[str, Any]) -> None:
@@ -278,8 +278,7 @@ _init_lock = threading.Lock()
 def init() -> Run:
     """Return this process's recorder, the same at every call; a recorder that does nothing outside `ett launch`.
 
-    Inside a launch the first call writes `proc_start`, starts a heartbeat thread and, in the main thread, watches
-    SIGTERM (`Run.stop_requested`).
+    Inside a launch the first call writes `proc_start` and starts a heartbeat thread.
     """
     with _init_lock:
         run = _runs.get(os.getpid())
@@ -299,8 +298,6 @@ def _start(environ: Mapping[str, str]) -> Run:
     if run.is_recording:
         atexit.register(run.close)
         threading.Thread(target=_beat, args=(run,), name="ett-heartbeat", daemon=True).start()
-        if threading.current_thread() is threading.main_thread():
-            run.watch_sigterm()
     return run
 
 
