@@ -65,13 +65,14 @@ def main() -> None:
     config = CheckpointConfig(uri=uri, interval="10 steps")
     checkpointer = Checkpointer(config, model=model, optimizer=optimizer)
     start = checkpointer.restore()  # None on a fresh start
-    step, cursor = (start.step, start.cursor) if start else (0, 0)
+    step, cursor, loss = (start.step, start.cursor, 0.0) if start else (0, 0, 0.0)
     for ids, labels in batches(run.rank, run.world_size, skip=cursor):
         with run.step(global_samples=BATCH, step=step + 1):
             loss = train_one(model, optimizer, ids, labels, run.world_size)
         step, cursor = step + 1, cursor + BATCH
         checkpointer.step(step, cursor)  # saves when due
     run.train_end()
+    checkpointer.save(step, cursor)  # what came after the last interval
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     if run.rank == 0:
         print(f"step {step}, loss of rank 0 {loss:.6f}, weights {float(weights.double().sum()).hex()}", flush=True)
