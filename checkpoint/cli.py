@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -17,10 +16,10 @@ from ett.checkpoint.store import Store
 from ett.checkpoint.target import open_target
 from ett.checkpoint.verify import LEVELS, Level, damage, verify_commit
 from ett.errors import CorruptState, NoCheckpoint
+from ett.job_folder import ett_home
 
 _target = click.argument("target", metavar="JOB|URI")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-_step = click.option("--step", type=int, help="The commit of this step; else the newest.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,18 +41,21 @@ def list_command(target: str, as_json: bool) -> None:
         else {"seq": seq, "state": "damaged", "problem": damaged[seq].fact}
         for seq in sorted({*known, *damaged}, reverse=True)
     ]
+    nothing = f"no commits under {store.uri}; a script may have set another checkpoint.uri: name that folder instead"
     if as_json:
-        _print_json("ls", {"uri": store.uri, "commits": rows}, [err.fact for err in damaged.values()])
+        warnings = [err.fact for err in damaged.values()] if rows else [nothing]
+        _print_json("ls", {"uri": store.uri, "commits": rows}, warnings)
+        return
+    if not rows:
+        click.echo(nothing)
         return
     columns = ("seq", "step", "cursor", "state", "type", "epoch", "world_size", "bytes", "created")
     _print_table(columns, [[_cell(row.get(column)) for column in columns] for row in rows])
-    if not rows:
-        click.echo(f"no commits under {store.uri}")
 
 
 @group.command("show")
 @_target
-@_step
+@click.option("--step", type=int, help="The commit of this step; else the newest.")
 @_json
 @click.option("--digest", is_flag=True, help="Compute the digests from the data and compare them with those stored.")
 def show_command(target: str, step: int | None, as_json: bool, digest: bool) -> None:
@@ -79,7 +81,7 @@ def show_command(target: str, step: int | None, as_json: bool, digest: bool) -> 
 
 @group.command("verify")
 @_target
-@_step
+@click.option("--step", type=int, help="Only the commit of this step; else all.")
 @click.option(
     "--level",
     "--verify",
@@ -91,7 +93,7 @@ def show_command(target: str, step: int | None, as_json: bool, digest: bool) -> 
 )
 @_json
 def verify_command(target: str, step: int | None, level: Level, as_json: bool) -> int:
-    """Verify every commit of JOB|URI, or the one of --step.
+    """Verify every commit of JOB|URI, or only the one of --step.
 
     Exit code 8: something is damaged. 10: nothing is restorable.
     """
@@ -166,7 +168,7 @@ def _state(commit: Commit, line: set[int]) -> str:
 
 
 def _open(target: str) -> Store:
-    return open_target(target, Path(os.environ.get("ETT_HOME", ".ett")))
+    return open_target(target, ett_home(os.environ))
 
 
 def _print_json(verb: str, data: dict[str, Any], warnings: list[str]) -> None:

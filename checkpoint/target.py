@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.store_uri import local_path
 from ett.errors import NotFound
+from ett.job_folder import JOB_NAME, find_job
 
 
 def open_target(target: str, home: Path) -> Store:
-    """Return the store of a job under `home`, else of the folder or uri that `target` names.
+    """Return the store of a job under `home`, of the folder or uri `target`, or of the one job whose name begins so.
 
-    Raises: NotFound: neither exists.
+    What is named in full goes before a prefix. Raises: NotFound: there is none, or several jobs begin so.
     """
-    job_dir = home / "jobs" / target
-    if target and os.sep not in target and job_dir.is_dir():
-        return open_store(job_uri(job_dir))
-    store = open_store(target)
-    if "://" not in target and not local_path(target).is_dir():
-        raise NotFound(
-            f"no job and no folder is named {target!r}",
-            expected=f"a job under {home / 'jobs'}, or a checkpoint folder",
-            do="`ett ls` lists the jobs",
-        )
-    return store
+    is_name = JOB_NAME.fullmatch(target) is not None
+    if is_name and (home / "jobs" / target).is_dir():
+        return open_store(job_uri(home / "jobs" / target))
+    if not target or "://" in target or local_path(target).is_dir():
+        return open_store(target)
+    if is_name and _begins_a_job(home, target):
+        return open_store(job_uri(find_job(home, target).path))
+    raise NotFound(
+        f"no job and no folder is named {target!r}",
+        expected=f"a job under {home / 'jobs'}, or a checkpoint folder",
+        do="`ett ls` lists the jobs",
+    )
+
+
+def _begins_a_job(home: Path, text: str) -> bool:
+    return any(folder.is_dir() for folder in (home / "jobs").glob(f"{text}*"))
 
 
 def job_uri(job_dir: Path) -> str:

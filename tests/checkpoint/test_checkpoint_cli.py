@@ -120,6 +120,51 @@ def test_a_job_is_found_by_its_name_and_recipe(
     assert document(capsys, "show", "job-a")["uri"] == str(tmp_path / "cwd" / "elsewhere")
 
 
+@pytest.fixture
+def jobs(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The jobs ctr-aaaa, which has commits, and ctr-bbbb, which has none; the working folder is the home's."""
+    monkeypatch.setenv("ETT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(saved, tmp_path / "home/jobs/ctr-aaaa/checkpoints")
+    (tmp_path / "home/jobs/ctr-bbbb").mkdir()
+    return tmp_path / "home/jobs"
+
+
+@pytest.mark.parametrize("verb", ["ls", "show", "verify"])
+def test_a_unique_prefix_of_a_jobs_name_is_enough(jobs: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["checkpoint", verb, "ctr-a"]) == 0
+    assert run(["checkpoint", verb, "ctr-"]) == 4
+    told = capsys.readouterr().err
+    assert "ETT-N002" in told
+    assert "ctr-aaaa, ctr-bbbb" in told
+
+
+def test_a_folder_named_in_full_goes_before_a_prefix(
+    jobs: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(saved, "ctr")
+    assert document(capsys, "ls", "ctr")["uri"] == str(Path("ctr").absolute())
+
+
+def test_a_job_without_commits_says_where_it_was_looked_for(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["checkpoint", "ls", "ctr-bbbb"]) == 0
+    told = capsys.readouterr().out
+    assert str(jobs / "ctr-bbbb/checkpoints") in told
+    assert "checkpoint.uri" in told
+    (warning,) = document(capsys, "ls", "ctr-bbbb")["warnings"]
+    assert warning == told.strip()
+    assert run(["checkpoint", "verify", "ctr-bbbb"]) == 10
+
+
+def test_verify_takes_all_commits_or_the_one_of_a_step_as_its_help_says(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(document(capsys, "verify", str(saved))["commits"]) == 2
+    assert [c["step"] for c in document(capsys, "verify", str(saved), "--step", "1")["commits"]] == [1]
+    assert run(["checkpoint", "verify", "--help"]) == 0
+    assert "Only the commit of this step; else all." in capsys.readouterr().out
+
+
 def test_looking_needs_no_torch(saved: Path) -> None:
     argv = ["checkpoint", "verify", str(saved)]
     probe = f"import sys; from ett.cli import run; code = run({argv!r}); sys.exit(code or ('torch' in sys.modules))"
