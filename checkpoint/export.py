@@ -15,7 +15,8 @@ from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.verify import verify_commit
-from ett.errors import ConfigError, CorruptState, NoCheckpoint, RestoreFailed
+from ett.errors import ConfigError, CorruptState, NoCheckpoint, NotFound, RestoreFailed
+from ett.os_failure import os_failure
 
 log = logging.getLogger(__name__)
 COPY_BYTES = 8 << 20
@@ -37,10 +38,12 @@ def export_commit(uri: str, step: int | None, to: Path) -> ExportedCommit:
 
     The commit's record is written last: a folder that holds one is complete.
     Raises: ConfigError: `to` holds something. NoCheckpoint, NotFound: nothing to export. RestoreFailed: no commit
-        verifies. CorruptState: the one of `step` does not. AccessDenied, Unreachable: `to` cannot be written.
+        verifies. CorruptState: the one of `step` does not. AccessDenied, Unreachable, NotFound: `to` cannot be
+        made or written.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError(f"{to} exists and is not an empty folder", expected="a new folder to export to")
+    _make(to)
     source, target = open_store(uri), LocalStore(to.absolute())
     if step is not None:
         commit, _ = find_commit(source, step)
@@ -53,6 +56,16 @@ def export_commit(uri: str, step: int | None, to: Path) -> ExportedCommit:
             log.warning("commit %d of step %d does not verify: %s", commit.seq, commit.step, err.fact)
             newest = newest or commit.seq
     raise RestoreFailed(f"no commit under {uri} verifies", do="`ett checkpoint verify` shows the damage")
+
+
+def _make(to: Path) -> None:
+    """Make the destination first: a failure there must never read as damage of the checkpoints."""
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, NotADirectoryError) as err:
+        raise NotFound(f"{to} cannot be made: {err.strerror}", do="choose another folder to export to") from err
+    except OSError as err:
+        raise os_failure(err, to, elsewhere="--to") from err
 
 
 def _candidates(source: Store) -> list[Commit]:

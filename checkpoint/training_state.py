@@ -77,8 +77,8 @@ class TrainingState:
 
     def check_tables(self, saved: tuple[TableSpec, ...]) -> None:
         """Raise RestoreFailed with every difference between the saved tables and this model's."""
-        theirs = {spec.name: (spec.dim, spec.groups) for spec in saved}
-        ours = {spec.name: (spec.dim, spec.groups) for spec in self.specs}
+        theirs = {spec.name: _row_layout(spec) for spec in saved}
+        ours = {spec.name: _row_layout(spec) for spec in self.specs}
         _refuse(_differences("table", theirs, ours, str))
 
     def dense(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -153,13 +153,21 @@ def _describe(value: Any) -> str:
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
+def _row_layout(spec: TableSpec) -> str:
+    return ", ".join(f"{group.name} {group.dtype} x {group.width}" for group in spec.groups)
+
+
 def _differences(what: str, saved: dict[str, Any], current: dict[str, Any], describe: Any) -> list[str]:
     found = [f"{what} {name}: only in the checkpoint" for name in sorted(saved.keys() - current.keys())]
     found += [f"{what} {name}: not in the checkpoint" for name in sorted(current.keys() - saved.keys())]
+    changed: dict[tuple[str, str], list[str]] = {}
     for name in sorted(saved.keys() & current.keys()):
         was, now = describe(saved[name]), describe(current[name])
         if was != now:
-            found.append(f"{what} {name}: {was} in the checkpoint, {now} in the model")
+            changed.setdefault((was, now), []).append(name)
+    for (was, now), names in changed.items():
+        which = f"{what} {names[0]}" if len(names) == 1 else f"{len(names)} {what}s ({names[0]}, …)"
+        found.append(f"{which}: {was} in the checkpoint, {now} in the model")
     return found
 
 

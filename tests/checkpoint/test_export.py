@@ -55,3 +55,10 @@ def test_an_export_never_adds_to_a_folder_in_use(saved: Path, tmp_path: Path) ->
     (tmp_path / "out" / "mine").write_text("keep")
     with pytest.raises(ConfigError, match="not an empty folder"):
         export_commit(str(saved), None, tmp_path / "out")
+
+
+def test_a_destination_that_cannot_be_made_is_no_damage_of_the_checkpoints(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for to in (tmp_path / "file" / "x", Path("/proc/none/x")):
+        with pytest.raises(NotFound, match="cannot be made"):
+            export_commit(str(saved), None, to)
