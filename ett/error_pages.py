@@ -98,7 +98,7 @@ PAGES: dict[str, tuple[str, int, str]] = {
         "Restarts were allowed and none follows: all are spent, the same error of the program came twice in a "
         "row, or several attempts in a row made no new checkpoint. The message has the program's own exit "
         "code and the file with its last lines. Mend the cause, then `ett launch --job JOB` goes on from the "
-        "newest checkpoint.",
+        "newest checkpoint, or from the beginning where the program saved none.",
     ),
     "N001": (
         "not found",

@@ -15,6 +15,7 @@ from ett.event_reader import parse_file
 from ett.event_schema import Record
 from ett.restart import AttemptFacts
 
+_TAIL_BYTES = 65_536
 _COMMIT = b'"ev":"ckpt_commit"'
 
 
@@ -71,6 +72,17 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
         ended=tuple(_facts(ended[number], number in fruitful) for number in sorted(ended)),
         committed_attempts=frozenset(committed),
     )
+
+
+def last_step(events: Path, attempt: int, rank: int) -> int | None:
+    """Return the last completed step that a rank wrote down at the end of its log; None where there is none."""
+    steps: list[int] = []
+    for path in events.glob(f"{attempt}/r{rank}-*.jsonl"):
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            _, _, lines = (b"\n" + file.read() if file.tell() == 0 else file.read()).partition(b"\n")
+        steps += [record.data["step"] for record in parse_file(path.name, lines).records if record.ev == "step"]
+    return max(steps, default=None)
 
 
 def _fruitful_attempts(commits: Iterable[Record]) -> tuple[set[int], set[int]]:

@@ -12,13 +12,14 @@ from typing import Any
 import click
 
 from ett.errors import NotFound, RestartsSpent, UsageError
-from ett.job_folder import JobFolder, Lease, checked_name, ett_home, fresh_job, slug
+from ett.job_folder import JobFolder, Lease, checked_name, ett_home, fresh_job, read_json, slug
 from ett.job_history import read_history
 from ett.kept_launch import KeptLaunch
 from ett.launch_plan import Kind, LaunchPlan, read_plan
 from ett.recipe import resolve
 from ett.recipe_cli import site_file
 from ett.recipe_sections import JobConfig
+from ett.report_text import count
 from ett.seams import SEAMS, load
 from ett.stop_signals import StopSignals
 from ett.supervisor import JobSupervisor, Outcome, end_complete_job, recovery_config
@@ -65,7 +66,7 @@ class LaunchFlags:
     type=click.IntRange(min=0),
     help="Attempts after a failure (default: recovery.max_restarts of a recipe, else 0).",
 )
-@click.option("--job", metavar="NAME", help="Name of the job, to resume it; a fresh id where not given.")
+@click.option("--job", metavar="NAME", help="Full name of the job, to resume it or to name a new one; else a fresh id.")
 @click.option("--team", help="Team that the job's time is counted for.")
 @click.option("--owner", help="Who is asked about this job.")
 @click.option("--model", help="Short name of the model; job ids begin with it.")
@@ -77,7 +78,11 @@ class LaunchFlags:
 @click.option("--checkpoint-interval", metavar="TEXT", help='"auto", "500 steps" or "6m" (recipes).')
 @click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="From SIGTERM to SIGKILL (default: 30).")
 @click.option("--config", type=click.Path(path_type=Path), help="Site file; else $ETT_CONFIG or $ETT_HOME/ett.toml.")
-@click.option("--dry-run", is_flag=True, help="Check everything, print the plan as JSON, start nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check the command, the recipe and its local data; print the plan as JSON; start nothing.",
+)
 @click.option("-m", "is_module", is_flag=True, help="Run a module as `python -m` does.")
 @click.argument(
     "target", nargs=-1, type=click.UNPROCESSED, metavar="RECIPE.toml | SCRIPT ARGS… | -m MODULE ARGS… | -- CMD…"
@@ -93,6 +98,7 @@ def command(ctx: click.Context, /, dry_run: bool, is_module: bool, target: tuple
     _check_flags(flags)
     plan, sections, folder = _plan(flags, target, is_module, bool(ctx.meta.get("is_command")))
     if dry_run:
+        _check_recipe(plan, sections, folder)
         click.echo(json.dumps({"job": folder.name, "folder": str(folder.path), **asdict(plan)}, indent=1))
         return 0
     return run_job(plan, folder, sections)
@@ -108,6 +114,7 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
     stop = StopSignals()
     stop.install()
     if not folder.exists:
+        _check_recipe(plan, sections, folder)
         folder.create()
     lease = Lease(folder)
     history = read_history(folder.events)
@@ -119,6 +126,7 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
         return 0
     kept = KeptLaunch.of(folder)
     kept.check(plan, sections)
+    _check_recipe(plan, sections, folder)
     for change in kept.drift(sections):
         _say(f"the recipe differs from the job's last launch: {change}")
     plan.keep(folder, sections, os.environ)
@@ -128,6 +136,8 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
         job.open(history)
         job.say(f"job {folder.name}, attempt {job.attempt}: {' '.join([plan.target, *plan.args])}")
         outcome = _run_attempts(job)
+        for unfired in job.unfired_faults():
+            job.say(unfired)
         if job.is_refused(outcome) and kept.put_back():
             _say("nothing was trained; the job keeps the launch that it had before")
         return _end(job, outcome)
@@ -153,7 +163,8 @@ def _end(job: JobSupervisor, outcome: Outcome) -> int:
     if outcome.status == "succeeded":
         job.end_job("succeeded")
         job.say(
-            f"job {name} succeeded after {job.attempt} attempt(s)   ·   `ett report {name}` shows where the time went"
+            f"job {name} succeeded after {count(job.attempt, 'attempt')}   ·   "
+            f"`ett report {name}` shows where the time went"
         )
         return 0
     if outcome.status == "preempted":
@@ -166,7 +177,8 @@ def _end(job: JobSupervisor, outcome: Outcome) -> int:
         raise RestartsSpent(
             f"job {name}: {outcome.failure}{said} in attempt {job.attempt}; no restart: {outcome.decision.why}{at}",
             expected=f"the program's own exit code was {outcome.failure.exit_code}",
-            do=f"mend the cause, then `ett launch --job {name}` resumes from the newest checkpoint",
+            do=f"mend the cause, then `ett launch --job {name}` goes on from its newest checkpoint, or from the "
+            "beginning if it saved none",
         )
     job.say(f"job {name} failed: {outcome.failure}{said}{at}")
     return outcome.failure.exit_code
@@ -203,6 +215,7 @@ def _plan(
             plan = _script_plan(flags, kind, target)
     else:
         plan = _kept_plan(flags, home)
+    load(SEAMS["fault_plan"]).parse(flags.chaos).check_ranks(plan.nproc)
     folder = JobFolder(home / "jobs" / flags.job) if flags.job else fresh_job(home, plan.model)
     return replace(plan, resume=flags.resume, chaos=flags.chaos), sections, folder
 
@@ -249,8 +262,15 @@ def _recipe_plan(flags: LaunchFlags, target: tuple[str, ...]) -> tuple[LaunchPla
         owner=job["owner"],
         recovery=recipe.sections["recovery"],
         config_hash=recipe.hash,
+        overrides=tuple(overrides),
     )
     return plan, recipe.sections
+
+
+def _check_recipe(plan: LaunchPlan, sections: dict[str, Any] | None, folder: JobFolder) -> None:
+    """Raise what every rank would meet, once and before any starts: see the seam's implementation."""
+    if plan.kind == "recipe":
+        load(SEAMS["recipe_check"])(read_json(folder.recipe_file) if sections is None else sections, plan.cwd)
 
 
 def _script_plan(flags: LaunchFlags, kind: Kind, target: tuple[str, ...]) -> LaunchPlan:

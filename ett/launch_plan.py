@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -43,6 +44,7 @@ class LaunchPlan:
     config_hash: str = ""  # of the resolved recipe
     resume: str = "auto"  # auto, never or a step: of this launch only, never kept
     chaos: tuple[str, ...] = ()  # likewise
+    overrides: tuple[str, ...] = ()  # what --set and the flags changed in the recipe; its kept sections have them
 
     def program(self) -> list[str]:
         """Return the argument vector of each worker."""
@@ -52,6 +54,12 @@ class LaunchPlan:
         if self.kind == "recipe":
             return [*python, "-m", SEAMS["recipe_main"]]
         return [*python, *(["-m"] if self.kind == "module" else []), self.target, *self.args]
+
+    def program_text(self) -> str:
+        """Return what `ett launch` was told to run, quoted for a shell."""
+        before = {"recipe": [word for value in self.overrides for word in ("--set", value)], "module": ["-m"]}
+        before["command"] = ["--"]
+        return shlex.join([*before.get(self.kind, []), self.target, *self.args])
 
     def keep(self, folder: JobFolder, sections: Mapping[str, Any] | None, environ: Mapping[str, str]) -> None:
         """Write launch.json, and recipe.json where there is a recipe."""
@@ -78,7 +86,9 @@ def read_plan(folder: JobFolder) -> LaunchPlan:
         )
     names = set(LaunchPlan.__dataclass_fields__)
     known = {key: value for key, value in kept.items() if key in names}
-    return LaunchPlan(**known | {"args": tuple(kept["args"]), "chaos": ()})
+    return LaunchPlan(
+        **known | {"args": tuple(kept["args"]), "chaos": (), "overrides": tuple(kept.get("overrides", ()))}
+    )
 
 
 def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ ALIASES = {"ckpt": "checkpoint"}
 
 SEAMS: dict[str, str] = {
     "recipe_sections": "ett.trainer.recipe:SECTIONS",
+    "recipe_check": "ett.trainer.recipe:check",
     "recipe_main": "ett.trainer.main",
     "restart_policy": "ett.recovery.restart_policy:decide",
     "fault_plan": "ett.recovery.fault_plan:FaultPlan",

@@ -20,7 +20,7 @@ from ett.errors import NotFound
 from ett.event_log import EventWriter
 from ett.failure import FINAL_CODES, RankExit, classify, first_failure, keep_tail, last_lines, signature, stated_cause
 from ett.job_folder import JobFolder
-from ett.job_history import JobHistory, read_history
+from ett.job_history import JobHistory, last_step, read_history
 from ett.launch_plan import LaunchPlan, versions
 from ett.process_identity import ProcessIdentity
 from ett.restart import RecoverySettings, RestartDecision, RestartPolicy
@@ -169,6 +169,21 @@ class JobSupervisor:
 
     def end_job(self, status: Literal["succeeded", "failed", "cancelled"]) -> None:
         self._emit("job_ended", att=0, status=status)
+
+    def unfired_faults(self) -> list[str]:
+        """Return one line for each fault of --chaos that never happened."""
+        if not self.plan.chaos:
+            return []
+        faults = load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt).faults
+        lines = []
+        for spec, fault in zip(self.plan.chaos, faults, strict=True):
+            logs = self.folder.logs(fault.attempt)
+            if fault.announcement in last_lines(logs / f"rank{fault.rank}.err"):
+                continue
+            step = last_step(self.folder.events, self.attempt, fault.rank)
+            at = "" if step is None else f" (the job ended at step {step})"
+            lines.append(f"chaos: {spec} never fired{at}")
+        return lines
 
     def beat(self) -> None:
         """Write heartbeats when due: one for each live rank, or the supervisor's own between attempts."""

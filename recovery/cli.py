@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,9 +16,11 @@ from ett.checkpoint.export import export_commit
 from ett.checkpoint.target import job_uri
 from ett.errors import UsageError
 from ett.job_folder import JobFolder, Lease, ett_home, find_job
+from ett.job_history import read_history
 from ett.launch import run_job
 from ett.launch_plan import read_plan
-from ett.recovery.restore_plan import plan_restore
+from ett.recovery.restore_plan import RestorePlan, plan_restore
+from ett.report_text import count
 
 SCHEMA = "ett.restore/v1"
 
@@ -33,7 +36,8 @@ SCHEMA = "ett.restore/v1"
 def command(job: str, step: int | None, to: Path | None, yes: bool, as_json: bool) -> int:
     """Show what a restore of JOB would load, then launch the job again from there.
 
-    With --step, later checkpoints stay where they are and are no longer resumed from.
+    With --step N, the checkpoints of later steps are abandoned, and the next save of the job deletes them; the plan
+    lists them before you are asked. `--step N --to DIR` copies one out first.
     """
     folder = find_job(ett_home(os.environ), job)
     if to is not None:
@@ -42,28 +46,50 @@ def command(job: str, step: int | None, to: Path | None, yes: bool, as_json: boo
     plan = plan_restore(folder, step)
     kept = read_plan(folder)
     Lease(folder).release()  # a running job is found out now, not after the question
-    program = " ".join(["ett launch", *(["--"] if kept.kind == "command" else []), kept.target, *kept.args])
+    is_complete = read_history(folder.events).is_complete
+    warnings = [*plan.warnings, *([_complete(plan, step)] if is_complete else [])]
+    launch = shlex.join(["ett", "launch", "--job", folder.name, *(["--resume", str(step)] if step is not None else [])])
     if as_json:
-        _print_json({**asdict(plan), "launch": program}, list(plan.warnings))
-        if not yes:
-            return 0
+        facts = {"launch": launch, "program": kept.program_text(), "nproc": kept.nproc, "cwd": kept.cwd}
+        _print_json(asdict(plan) | facts, warnings)
     else:
-        for warning in plan.warnings:
-            click.echo(f"warning: {warning}", err=True)
-        for label, text in [*plan.rows(), ("launch", f"{program}, {kept.nproc} ranks, in {kept.cwd}")]:
-            click.echo(f"{label:<11} {text}")
-    if not yes:
-        _ask(folder)
+        runs = f"{kept.program_text()}   ({count(kept.nproc, 'rank')}, in {kept.cwd})"
+        _print_plan([*plan.rows(), ("launch", launch), ("which runs", runs)], warnings)
+    if (as_json and not yes) or (is_complete and step is None):
+        return 0
+    if not yes and not _is_wanted(folder):
+        click.echo("nothing was done")
+        return 0
     return run_job(replace(kept, resume="auto" if step is None else str(step)), folder, None)
 
 
-def _ask(folder: JobFolder) -> None:
+def _complete(plan: RestorePlan, step: int | None) -> str:
+    if step is None:
+        return (
+            f"job {plan.job} is complete: nothing is left to train and nothing is launched; "
+            f"`ett restore {plan.job} --step N` goes back to an earlier checkpoint"
+        )
+    return f"job {plan.job} is complete" + (
+        f", and step {plan.step} is its newest checkpoint: no saved step is trained again"
+        if plan.step >= plan.newest_step
+        else f"; {count(plan.newest_step - plan.step, 'step')} of it would be trained again"
+    )
+
+
+def _print_plan(rows: list[tuple[str, str]], warnings: list[str]) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    for label, text in rows:
+        click.echo(f"{label:<11} {text}")
+
+
+def _is_wanted(folder: JobFolder) -> bool:
     if not sys.stdin.isatty():
         raise UsageError(
             f"restoring {folder.name} starts it again, and there is no terminal to ask on",
             do="add --yes, or --json to see the plan only",
         )
-    click.confirm(f"launch {folder.name} again from there?", abort=True)
+    return click.confirm(f"launch {folder.name} again from there?")
 
 
 def _export(folder: JobFolder, step: int | None, to: Path, as_json: bool) -> None:

@@ -41,6 +41,11 @@ class Fault:
         code = f",code={self.code}" if self.kind == "exit" else ""
         return f"{self.kind}:rank={self.rank},step={self.step}{code},point={self.point},attempt={self.attempt}"
 
+    @property
+    def announcement(self) -> str:
+        """The line that the process writes to its stderr before it fails."""
+        return f"ett chaos: {self}"
+
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
@@ -50,6 +55,15 @@ class FaultPlan:
     def parse(cls, specs: Sequence[str]) -> FaultPlan:
         """Read --chaos values. Raises: UsageError: names the value and the grammar."""
         return cls(tuple(_parse(spec) for spec in specs))
+
+    def check_ranks(self, world_size: int) -> None:
+        """Raise UsageError for a fault of a rank that the job does not have."""
+        for fault in self.faults:
+            if fault.rank >= world_size:
+                raise UsageError(
+                    f"--chaos {fault}: there is no rank {fault.rank} with --nproc {world_size}",
+                    expected="rank=0" if world_size == 1 else f"rank=0 to rank={world_size - 1}",
+                )
 
     def starting_at(self, first_attempt: int) -> FaultPlan:
         """Return the plan with the launch's attempts counted as the job counts them."""
@@ -91,7 +105,7 @@ def _parse(spec: str) -> Fault:
 
 
 def _happen(fault: Fault) -> None:
-    sys.stderr.write(f"ett chaos: {fault}\n")
+    sys.stderr.write(f"{fault.announcement}\n")
     sys.stderr.flush()
     sys.stdout.flush()
     if fault.kind == "exit":

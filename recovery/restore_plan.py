@@ -27,12 +27,13 @@ class RestorePlan:
     num_bytes: int  # to read
     num_files: int
     newest_step: int  # of the newest commit; what lies between is trained again
+    abandons: tuple[int, ...]  # steps whose checkpoints the restored job leaves behind: its next save removes them
     warnings: tuple[str, ...] = ()
 
     def rows(self) -> list[tuple[str, str]]:
         """Return label and text of each line that a person is shown."""
         redone = self.newest_step - self.step
-        return [
+        rows = [
             ("job", self.job),
             (
                 "checkpoint",
@@ -42,6 +43,10 @@ class RestorePlan:
             ("to read", f"{self.num_bytes:,} bytes in {self.num_files} files under {self.uri}"),
             ("given up", f"{redone} steps up to step {self.newest_step}" if redone > 0 else "no saved step"),
         ]
+        if self.abandons:
+            steps = ", ".join(map(str, self.abandons))
+            rows.append(("removes", f"checkpoints of steps {steps}: abandoned at once, deleted by the next save"))
+        return rows
 
 
 def plan_restore(folder: JobFolder, step: int | None) -> RestorePlan:
@@ -78,8 +83,15 @@ def plan_restore(folder: JobFolder, step: int | None) -> RestorePlan:
         num_bytes=sum(stored.bytes for stored in files),
         num_files=len(files),
         newest_step=newest,
+        abandons=_abandoned_steps(known, line, chosen),
         warnings=tuple(warnings),
     )
+
+
+def _abandoned_steps(known: dict[int, Commit], line: list[Commit], chosen: Commit) -> tuple[int, ...]:
+    """Return the steps that can be restored now and no more once the job went back to `chosen`."""
+    after = line_of_history({seq: commit for seq, commit in known.items() if seq <= chosen.seq})
+    return tuple(sorted({commit.step for commit in line} - {commit.step for commit in after}))
 
 
 def _newest_whole(store: Any, line: list[Commit], warnings: list[str]) -> Commit:

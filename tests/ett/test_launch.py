@@ -75,6 +75,7 @@ def test_flags_win_over_the_recipe(capsys: pytest.CaptureFixture[str], tmp_path:
         (["--set", "train.seed=1", "train.py"], 2, "--set without a recipe"),
         (["--team", "Ads Team", "train.py"], 3, "job.team is 'Ads Team'"),
         (["--chaos", "kill:rank=1", "train.py"], 2, "no step"),
+        (["--chaos", "kill:rank=5,step=1", "--nproc", "2", "train.py"], 2, "no rank 5 with --nproc 2"),
         (["--nproc", "0", "train.py"], 2, "--nproc"),
         (["--nprocs", "2", "train.py"], 2, "--nprocs"),
     ],
@@ -93,6 +94,24 @@ def test_a_recipe_takes_no_arguments_after_it(capsys: pytest.CaptureFixture[str]
     (tmp_path / "r.toml").write_text("")
     assert run(["launch", "r.toml", "--nproc", "2"]) == 2
     assert "--set section.key=value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]])
+def test_data_that_is_not_there_is_one_error_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: list[str]
+) -> None:
+    (tmp_path / "r.toml").write_text("")
+    assert run(["launch", *flags, "--set", "data.path=nowhere", "r.toml"]) == 4
+    assert capsys.readouterr().err.count("data.path 'nowhere' does not exist") == 1
+    assert not (tmp_path / ".ett").exists()
+
+
+@pytest.mark.parametrize("path", ["", "s3://bucket/day_0", "here"])
+def test_data_elsewhere_or_here_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path, path: str) -> None:
+    (tmp_path / "r.toml").write_text("")
+    (tmp_path / "here").write_text("")
+    plan = planned(capsys, "--set", f'data.path="{path}"', "r.toml")
+    assert plan["overrides"] == [f'data.path="{path}"']
 
 
 def test_the_environment_is_kept_by_an_allow_list_without_secrets() -> None:

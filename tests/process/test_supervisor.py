@@ -133,7 +133,8 @@ def test_a_second_interrupt_ends_at_once(job: LaunchedJob) -> None:
 
 def test_ranks_that_were_told_by_somebody_else_are_preempted_too(job: LaunchedJob) -> None:
     supervisor = job.start("--nproc", "2", "--max-restarts", "3", STEPS, "5000", "0.01")
-    wait_until(lambda: job.records("ckpt_commit"), 30)
+    # A rank that has not yet asked whether to stop, which it does after each step, is killed by the signal: a failure.
+    wait_until(lambda: {r.rank for r in job.records("step") if r.data["step"] > 1} == {0, 1}, 30)
     for pid in job.processes(1):
         subprocess.run(["kill", "-TERM", str(pid)], check=True)
     assert supervisor.wait(timeout=20) == 143
@@ -224,7 +225,7 @@ def test_what_is_kept_of_a_launch_has_no_secret(job: LaunchedJob) -> None:
 
 def test_workers_know_who_they_are(job: LaunchedJob) -> None:
     show = "import os, json; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('ETT_')}))"
-    flags = ("--team", "ads", "--owner", "ann", "--grace", "5", "--resume", "120", "--chaos", "kill:rank=9,step=1")
+    flags = ("--team", "ads", "--owner", "ann", "--grace", "5", "--resume", "120", "--chaos", "kill:step=1,attempt=9")
     assert job.run(*flags, "--", sys.executable, "-c", show) == 0
     environ = json.loads(job.out)
     assert int(environ.pop("ETT_PARENT_WALL_NS")) > 0
@@ -235,8 +236,9 @@ def test_workers_know_who_they_are(job: LaunchedJob) -> None:
         "ETT_TEAM": "ads",
         "ETT_OWNER": "ann",
         "ETT_GRACE_S": "5.0",
-        "ETT_CHAOS": "kill:rank=9,step=1,point=step,attempt=1",
+        "ETT_CHAOS": "kill:rank=0,step=1,point=step,attempt=9",
         "ETT_RESUME": "120",
+        "ETT_HAS_COMMITTED": "",
     }
 
 
@@ -245,3 +247,11 @@ def test_a_home_that_cannot_be_made_gives_one_clear_error(job: LaunchedJob) -> N
     assert job.run(STEPS, "1", "0") == 5
     assert job.err.startswith("error[ETT-P001]")
     assert "Traceback" not in job.err
+
+
+def test_a_fault_that_never_fired_is_said_at_the_end(job: LaunchedJob) -> None:
+    flags = ("--max-restarts", "1", "--chaos", "kill:rank=0,step=3", "--chaos", "kill:rank=0,step=9")
+    assert job.run(*flags, STEPS, "5", "0.01") == 0
+    assert [line for line in job.err.splitlines() if "never fired" in line] == [
+        "ett: chaos: kill:rank=0,step=9 never fired (the job ended at step 5)"
+    ]

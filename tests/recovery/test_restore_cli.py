@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 from ett.checkpoint import CheckpointConfig, Checkpointer
 from ett.cli import run
+from ett.event_log import EventWriter
 from ett.job_folder import JobFolder, Lease
 from ett.launch_plan import LaunchPlan
 from ett.recovery.restore_plan import plan_restore
@@ -50,6 +52,48 @@ def test_a_chosen_step_shows_what_is_given_up(saved: JobFolder) -> None:
     plan = plan_restore(saved, 10)
     assert (plan.step, plan.newest_step) == (10, 30)
     assert dict(plan.rows())["given up"] == "20 steps up to step 30"
+
+
+def test_a_chosen_step_lists_the_checkpoints_that_will_be_removed(
+    saved: JobFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan_restore(saved, None).abandons == ()
+    assert plan_restore(saved, 10).abandons == (20, 30)
+    assert run(["restore", "ctr", "--step", "10", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert data["abandons"] == [20, 30]
+    assert (data["launch"], data["program"]) == ("ett launch --job ctr-7f3a --resume 10", "train.py")
+    assert run(["restore", "ctr", "--step", "10"]) == 2
+    assert "checkpoints of steps 20, 30: abandoned at once, deleted by the next save" in capsys.readouterr().out
+
+
+def test_no_is_an_answer(saved: JobFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert run(["restore", "ctr", "--step", "10"]) == 0
+    said = capsys.readouterr()
+    assert "nothing was done" in said.out
+    assert "interrupted" not in said.err
+    assert not saved.events.exists()
+
+
+def test_a_complete_job_is_found_out_before_the_question(saved: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = EventWriter(saved.events / "0", "sup", {"job": saved.name}, wait_s=None)
+    writer.emit("attempt_started", att=1)
+    writer.emit("attempt_ended", att=1, reason="completed")
+    writer.close()
+    assert run(["restore", "ctr", "--yes"]) == 0
+    assert "is complete: nothing is left to train" in capsys.readouterr().err
+    assert run(["restore", "ctr", "--step", "30"]) == 2  # no terminal to ask on
+    assert "no saved step is trained again" in capsys.readouterr().err
+    assert run(["restore", "ctr", "--step", "10"]) == 2
+    assert "20 steps of it would be trained again" in capsys.readouterr().err
+
+
+def test_a_program_is_shown_as_a_shell_takes_it() -> None:
+    recipe = LaunchPlan(kind="recipe", target="/a b/r.toml", cwd="/", overrides=("data.path=x y",))
+    assert recipe.program_text() == "--set 'data.path=x y' '/a b/r.toml'"
+    assert LaunchPlan(kind="command", target="sh", args=("-c", "exit 3"), cwd="/").program_text() == "-- sh -c 'exit 3'"
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_aloud(saved: JobFolder) -> None:
