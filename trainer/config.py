@@ -102,9 +102,11 @@ class TrainConfig:
 class EvalConfig:
     enabled: bool = True  # score the held-out rows at the end
     batch_size: int = 4096  # global: held-out samples of all ranks scored at once
+    max_rows: int = 0  # stop with the batch in which so many held-out rows are scored; 0 = score all
 
     def __post_init__(self) -> None:
         _at_least("eval.batch_size", self.batch_size, 1)
+        _at_least("eval.max_rows", self.max_rows, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,6 +25,7 @@ from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.dense.gradient_buckets import GradientBuckets
 from ett.trainer.dense.schedule import learning_rate_factor
 from ett.trainer.loss_log import LossLog
+from ett.trainer.progress import ProgressLines
 
 # Bits of the control word that every lookup carries to all ranks.
 _STOP = 1
@@ -87,6 +88,7 @@ class TrainingLoop:
     checkpointer: Checkpointer
     run: Run
     losses: LossLog | None  # on rank 0
+    lines: ProgressLines | None = None  # on rank 0
 
     def run_from(self, start: Progress) -> Progress:
         """Train from `start` until the epochs or train.max_steps are over, or until any rank is asked to stop."""
@@ -100,6 +102,8 @@ class TrainingLoop:
             at = Progress(step, at.cursor + batch.global_size, stopped=stop)
             if self.losses is not None:
                 self.losses.append(step, loss, learning_rate_factor(self.config.optimizer, step))
+            if self.lines is not None:
+                self.lines.step(step, at.cursor, loss)
             if stop:
                 return at
             self.checkpointer.step(step, at.cursor)

@@ -13,11 +13,12 @@ import torch
 
 from ett.checkpoint import CheckpointConfig, Checkpointer
 from ett.checkpoint.commit import Commit
-from ett.errors import NotFound, UsageError
+from ett.errors import EttError, NotFound, UsageError
 from ett.section import build_section
 from ett.tracker import Run
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.comm.process_group import join_process_group, leave_process_group
+from ett.trainer.comm.said_once import say_once
 from ett.trainer.config import TrainerConfig
 from ett.trainer.data.config import DataConfig
 from ett.trainer.data.criteo import CriteoReader
@@ -26,6 +27,7 @@ from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.evaluation import held_out_auc
 from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
 from ett.trainer.loss_log import LossLog, read_losses
+from ett.trainer.progress import ProgressLines
 from ett.trainer.sparse.embedding_bag import EmbeddingBagCollection, EmbeddingBagConfig
 
 NUM_DENSE, NUM_TABLES = 13, 26
@@ -65,9 +67,12 @@ def run_worker(run: Run, environ: Mapping[str, str]) -> int:
     with run.span("device_init"):
         torch.set_num_threads(config.dense.threads)
     with run.span("process_group"):
-        collectives = join_process_group(environ, config.train.comm_timeout_s)
+        collectives, store = join_process_group(environ, config.train.comm_timeout_s)
     try:
         return _train_and_score(run, run.job_dir, recipe, collectives)
+    except EttError as err:
+        say_once(err, collectives.rank, store)
+        return err.exit_code
     finally:
         # gloo's threads must be gone before the interpreter is, or it aborts and the exit code is lost.
         leave_process_group()
@@ -85,6 +90,9 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
     )
     restored = checkpointer.restore()
     start = Progress(restored.step, restored.cursor) if restored else Progress(0, 0)
+    lines = ProgressLines() if collectives.rank == 0 else None
+    if lines is not None:
+        lines.begin(restored)
     metrics = job_dir / METRICS
     loop = TrainingLoop(
         config=config,
@@ -93,6 +101,7 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
         checkpointer=checkpointer,
         run=run,
         losses=LossLog(metrics, restored_step=start.step) if collectives.rank == 0 else None,
+        lines=lines,
     )
     end = loop.run_from(start)
     if not end.stopped:
@@ -104,7 +113,11 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
         result = _commit_facts(commit) | _held_out_score(run, config, model, reader, collectives)
         result |= {"skipped_lines": reader.skipped_lines}
         if collectives.rank == 0:
-            _write_result(job_dir / RESULT, metrics, result)
+            body = _write_result(job_dir / RESULT, metrics, result)
+            assert lines is not None
+            lines.finished(body, (job_dir / RESULT, metrics))
+    elif lines is not None:
+        lines.stopped(end.step, commit.seq)
     return PREEMPTED if end.stopped else 0
 
 
@@ -150,14 +163,15 @@ def _held_out_score(
     if not config.eval.enabled:
         return {}
     with run.span("eval"):
-        score, num_rows = held_out_auc(model, reader, collectives, config.eval.batch_size)
+        score, num_rows = held_out_auc(config.eval, model, reader, collectives)
     # JSON has no NaN: rows of one class alone, or none at all, have no AUC.
     return {"auc": None if math.isnan(score) else score, "held_out_rows": num_rows}
 
 
-def _write_result(path: Path, metrics: Path, result: dict[str, Any]) -> None:
+def _write_result(path: Path, metrics: Path, result: dict[str, Any]) -> dict[str, Any]:
     loss = read_losses(metrics).get(result["step"])
     body = result | {"loss": loss, "loss_hex": None if loss is None else loss.hex()}
     replacement = path.with_suffix(".tmp")
     replacement.write_text(json.dumps(body, indent=1, allow_nan=False) + "\n")
     replacement.replace(path)
+    return body

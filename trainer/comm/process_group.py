@@ -6,21 +6,26 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from ett.trainer.comm.collectives import Collectives, GroupCollectives, LocalCollectives
 
 
-def join_process_group(environ: Mapping[str, str], timeout_s: float) -> Collectives:
-    """Return the job's collectives; world size 1 opens no socket.
+def join_process_group(environ: Mapping[str, str], timeout_s: float) -> tuple[Collectives, Store | None]:
+    """Return the job's collectives and a store that all its ranks share; world size 1 opens no socket, has no store.
 
     Args:
         environ: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them; without WORLD_SIZE: one rank.
         timeout_s: longest wait for another rank in a collective; a dead peer is noticed at once, by its socket.
     """
     if int(environ.get("WORLD_SIZE", "1")) == 1:
-        return LocalCollectives()
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
-    return GroupCollectives()
+        return LocalCollectives(), None
+    timeout = timedelta(seconds=timeout_s)
+    store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+    group_store = PrefixStore("group", store)
+    dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world_size, timeout=timeout)
+    return GroupCollectives(), PrefixStore("errors", store)
 
 
 def leave_process_group() -> None:

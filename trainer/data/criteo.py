@@ -8,7 +8,7 @@ windows, never epochs; the last of an epoch may be short, and a rank's slice of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -105,7 +105,7 @@ class CriteoReader:
                 )
             self._place = _Place(epoch=epoch + 1)
 
-    def heldout_batches(self, batch_size: int) -> Iterator[Batch]:
+    def heldout_batches(self, batch_size: int) -> Generator[Batch, None, None]:
         """Yield this rank's slices of the held-out rows in file order; the cursor does not move."""
         if not self._config.heldout_share:
             return
@@ -160,6 +160,7 @@ class CriteoReader:
             "data.window_rows": self._config.window_rows,
             "data.heldout_share": self._config.heldout_share,
             "file_bytes": [file.num_bytes for file in self._source.files],
+            "file_edges": self._source.file_edges,
         }
 
     def _change_since(self, saved: Mapping[str, Any]) -> str:
@@ -167,13 +168,16 @@ class CriteoReader:
         now, files = self._order(), self._source.files
         before = saved["file_bytes"]
         for key in now:
-            if key != "file_bytes" and saved.get(key) != now[key]:
+            if not key.startswith("file_") and saved.get(key) != now[key]:
                 return f"{key} = {saved.get(key)!r}, now it is {now[key]!r}"
         for num_bytes, file in zip(before, files, strict=False):
             if num_bytes != file.num_bytes:
                 return f"{num_bytes} bytes of data where {file.path} now has {file.num_bytes}"
         if len(before) != len(files):
             return f"{len(before)} data files, now data.path holds {len(files)}, the last {files[-1].path}"
+        for was, edge, file in zip(saved.get("file_edges", ()), now["file_edges"], files, strict=False):
+            if was != edge:
+                return f"other content in {file.path}, of the same size"
         return ""
 
     def _epoch_batches(self) -> Iterator[Batch]:

@@ -380,3 +380,12 @@ def test_the_public_sample_is_read_whole() -> None:
     assert [len(np.unique(column)) for column in ids[[0, 1, 8]]] == [79, 252, 2]
     assert 0.4 < np.mean(ids[18] == MISSING_ID) < 0.55
     assert all(np.isfinite(batch.dense).all() for batch in batches)
+
+
+def test_another_file_of_the_same_size_is_not_resumed_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_bytes(lines_of(50))
+    saved = reader_of(str(path)).state_dict()
+    path.write_bytes(b"".join(reversed(lines_of(50).splitlines(keepends=True))))
+    with pytest.raises(ConfigError, match="other content in"):
+        reader_of(str(path)).load_state_dict(saved)
