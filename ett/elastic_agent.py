@@ -61,14 +61,16 @@ class SupervisedAgent(LocalElasticAgent):
         self._job.beat()
         if self._job.stop.requested is not None:
             raise _Stopped(self._stop_workers_for(self._job.stop.requested, worker_group))
-        failed = [gone for gone in self._exits(worker_group) if gone.code != 0]
+        failed = self._failures(worker_group)
         result: RunResult
         if not failed:
             result = super()._monitor_workers(worker_group)
             if result.state.name == "SUCCEEDED":
                 self._job.complete_attempt()
                 self.outcome = Outcome(status="succeeded")
-            return result
+            failed = self._failures(worker_group)  # torch looked later than we did: a rank may have failed in between
+            if result.state.name != "FAILED" or not failed:
+                return result
         codes = {gone.code for gone in failed}
         if PREEMPTED_CODE in codes <= {PREEMPTED_CODE, -signal.SIGTERM}:
             # The ranks were told by somebody else, agreed on a step and saved: that is no failure.
@@ -81,6 +83,9 @@ class SupervisedAgent(LocalElasticAgent):
         self.outcome = self._job.fail_attempt(failed, order)
         self._allow_restart()
         return result
+
+    def _failures(self, worker_group: WorkerGroup) -> list[RankExit]:
+        return [gone for gone in self._exits(worker_group) if gone.code != 0]
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         decision = self.outcome.decision

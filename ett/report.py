@@ -198,7 +198,7 @@ def _measure_all(pieces: Iterable[Piece], kept: Sequence[Interval]) -> int:
 
 def _num_replayed(pieces: Iterable[Piece], kept: Sequence[Interval]) -> int:
     replayed = (p for p in pieces if p.reason == "replay" and measure(kept, p.begin_ns, p.end_ns))
-    return len({id(p.step) for p in replayed})
+    return len({(p.step.record.att, p.step.gen, p.step.number) for p in replayed if p.step is not None})
 
 
 def _lies_in(time_ns: int, window: Interval, whole: Interval) -> bool:
