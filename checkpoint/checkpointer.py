@@ -14,6 +14,7 @@ from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.config import CheckpointConfig
 from ett.checkpoint.due import DueSteps
+from ett.checkpoint.foreign import refuse_foreign
 from ett.checkpoint.incarnation import Epoch, open_epoch
 from ett.checkpoint.interval import parse_interval
 from ett.checkpoint.ranks import Ranks, current_ranks, on_rank_zero
@@ -78,10 +79,12 @@ class Checkpointer:
 
         Args: resume: "auto", "never", or a step; $ETT_RESUME where not given.
         Raises: RestoreFailed, NoCheckpoint, NotFound, Conflict, AccessDenied: on every rank alike.
+            ConfigError: the folder holds another job's commits, no step was named, checkpoint.allow_foreign is not set.
         """
         word = resume if resume is not None else os.environ.get("ETT_RESUME", "auto")
         step = _resume_step(word)
         with self._place.run.span("restore"):
+            on_rank_zero(self._place.ranks, lambda: self._refuse_foreign(is_explicit=step is not None))
             restored = None if word == "never" else restore_newest(self._place, self._state, step)
             if restored is None and word == "auto" and os.environ.get("ETT_HAS_COMMITTED"):
                 raise NoCheckpoint(
@@ -154,6 +157,10 @@ class Checkpointer:
     def close(self) -> None:
         """Give up the process group; no call is possible afterwards."""
         self._place.ranks.close()
+
+    def _refuse_foreign(self, *, is_explicit: bool) -> None:
+        is_allowed = is_explicit or self._config.allow_foreign
+        refuse_foreign(self._place.store, self._place.run.job or "", is_allowed=is_allowed)
 
     def _say_committed(self, commit: Commit) -> None:
         self._place.run.committed(

@@ -14,6 +14,7 @@ class CheckpointConfig:
     uri: str = ""  # folder or file:// uri of the checkpoints; "" is `checkpoints` in the job's folder
     interval: str = "auto"  # "auto", "500 steps", "90s", "6m"
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
+    allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder
     stall_budget_s: float = 2.0  # a save that holds training longer is logged and counted as over budget
 
     def __post_init__(self) -> None:

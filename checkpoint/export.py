@@ -24,7 +24,7 @@ COPY_BYTES = 8 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedCommit:
-    path: Path  # the new checkpoint folder; `checkpoint.uri` of another job may name it
+    path: Path  # the new checkpoint folder; another job may go on from it (docs/checkpoint.md#restoring)
     seq: int
     step: int
     cursor: int

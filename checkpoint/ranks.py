@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from ett import errors
 from ett.checkpoint.canonical_json import Json, canonical_json
 from ett.checkpoint.lost_peer import peers_named
-from ett.errors import EttError, Unreachable
+from ett.errors import EttError, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,10 +96,23 @@ class GlooRanks:
 
 
 def current_ranks() -> Ranks:
-    """Return the ranks of this process: torch.distributed's if it is initialised, else this process alone."""
+    """Return the ranks of this process: torch.distributed's if it is initialised, else this process alone.
+
+    Raises: UsageError: it was started as one of several ranks, which would race for one folder, each as the only one.
+    """
     import torch.distributed as dist
 
-    return GlooRanks() if dist.is_available() and dist.is_initialized() else SoloRanks()
+    if dist.is_available() and dist.is_initialized():
+        return GlooRanks()
+    declared = os.environ.get("WORLD_SIZE", "1")
+    if declared.isdecimal() and int(declared) > 1:
+        raise UsageError(
+            f"WORLD_SIZE is {declared} and torch.distributed has no process group",
+            expected="a process group, through which the ranks agree on one checkpoint",
+            do="call torch.distributed.init_process_group() before Checkpointer(...), or pass ranks=SoloRanks() "
+            "(ett.checkpoint.ranks) where every rank has a folder of its own",
+        )
+    return SoloRanks()
 
 
 def gather_or_raise(ranks: Ranks, action: Callable[[], Json]) -> list[Json]:

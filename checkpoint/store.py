@@ -55,5 +55,10 @@ def open_store(uri: str) -> Store:
 
     check_uri(uri)
     if not uri:
-        raise ConfigError("checkpoint.uri is empty outside a job", expected="a folder for the checkpoints", code="F004")
+        raise ConfigError(
+            "checkpoint.uri is empty and this process belongs to no job",
+            expected="a folder for the checkpoints; empty is the job's own",
+            do='name one, such as CheckpointConfig(uri="checkpoints"), or start the program by `ett launch`',
+            code="F004",
+        )
     return LocalStore(local_path(uri))
