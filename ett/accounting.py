@@ -62,7 +62,7 @@ def account(
         timelines.append(attempt_timeline(attempt, high, policy))
         high = timelines[-1].high
     pieces = _cover(window, timelines)
-    commits = find_commits(timed)
+    commits = find_commits(timed, {t.attempt.number: t.unknown for t in timelines})
     kept = _kept_cursor(window, timelines, commits)
     settled = pieces if kept is None else _reclassified(pieces, kept)
     remote = [] if window.is_terminal else _reclassified(pieces, commits.highest_remote)
@@ -184,6 +184,8 @@ def _flags(
         flags.add("inferred_end")
     if any(s.is_recovered and s.is_complete for t in timelines for s in t.steps):
         flags.add("recovered_step")
+    if any(s.doubt is not None and s.is_complete for t in timelines for s in t.steps):
+        flags.add("cursor_unknown")
     if clocks.unsynced:
         flags.add("clock_unsynced")
     return sorted(flags)

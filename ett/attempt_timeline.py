@@ -11,23 +11,28 @@ from ett.job_window import AccountingPolicy, Attempt
 from ett.rank_merge import generations, merge_ranks
 from ett.rank_spans import rank_spans
 from ett.rank_timeline import Piece, RankView, rank_pieces
-from ett.step_credit import Cursor, Step, rank_steps, set_high_water
+from ett.step_credit import Cursor, Step, doubt_steps, rank_steps, set_high_water
+from ett.unknown_position import UnknownPosition, unknown_positions
 
 
 @dataclass(kw_only=True, slots=True)
 class AttemptTimeline:
-    """`pieces` cover the attempt's [start_ns, cut_ns); `steps` are all ranks' by begin; `high` is the mark after it."""
+    """`pieces` cover the attempt's [start_ns, cut_ns); `steps` are all ranks' by begin; `high` is the mark after it.
+
+    `unknown` is where its position is unknown (R9).
+    """
 
     attempt: Attempt
     pieces: list[Piece]
     steps: list[Step]
     faults: list[Timed]
     high: Cursor
+    unknown: list[UnknownPosition]
 
     @property
     def last_cursor(self) -> Cursor | None:
         """What the attempt reached: its last complete step's c1, else its restore's cursor, else None."""
-        complete = [s for s in self.steps if s.is_complete and s.c1 is not None]
+        complete = [s for s in self.steps if s.is_complete and s.c1 is not None and s.doubt is None]
         if complete:
             return max(complete, key=lambda s: (s.end_ns, s.c1)).c1
         restores = [r.data["cursor"] for _, r in self.attempt.records if r.ev == "restore"]
@@ -43,6 +48,8 @@ def attempt_timeline(attempt: Attempt, high: Cursor, policy: AccountingPolicy) -
     spans = {rank: rank_spans(records, fault_times, attempt.end_ns) for rank, records in ranks.items()}
     busy = {rank: [(s.begin_ns, s.end_ns) for s in own if s.is_blocking] for rank, own in spans.items()}
     steps = rank_steps(ranks, fault_times, attempt.end_ns, busy)
+    unknown = unknown_positions(attempt.records, fault_times)
+    doubt_steps(steps, unknown)
     high = set_high_water(steps, high)
     all_steps = sorted((step for own in steps.values() for step in own), key=lambda s: (s.begin_ns, s.rank))
     pieces: list[Piece] = []
@@ -66,7 +73,7 @@ def attempt_timeline(attempt: Attempt, high: Cursor, policy: AccountingPolicy) -
         ]
         worlds = generations(ranks, steps, attempt.start_ns, attempt.cut_ns)
         pieces = merge_ranks({view.rank: rank_pieces(view) for view in views}, worlds)
-    return AttemptTimeline(attempt=attempt, pieces=pieces, steps=all_steps, faults=faults, high=high)
+    return AttemptTimeline(attempt=attempt, pieces=pieces, steps=all_steps, faults=faults, high=high, unknown=unknown)
 
 
 def _by_rank(records: Sequence[Timed]) -> dict[int, list[Timed]]:

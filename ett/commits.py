@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ett.clock_alignment import Timed
 from ett.step_credit import Cursor
+from ett.unknown_position import UnknownPosition, doubt_at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,11 +18,16 @@ class Commits:
     highest_remote: Cursor
 
 
-def find_commits(timed: Sequence[Timed]) -> Commits:
-    """Return what a restore could rely on after the records of `timed`, which are in order."""
+def find_commits(timed: Sequence[Timed], unknown: Mapping[int, Sequence[UnknownPosition]]) -> Commits:
+    """Return what a restore could rely on after the records of `timed`, which are in order.
+
+    A commit made where its attempt's position was unknown keeps nothing that could be named: its cursor is none.
+    """
     counting: dict[str, list[tuple[Cursor, bool]]] = {}
-    for _, record in timed:
+    for time_ns, record in timed:
         if record.ev == "ckpt_commit":
+            if doubt_at(time_ns, unknown.get(record.att, ())):
+                continue
             entry = (record.data["cursor"], record.data.get("tier") == "remote")
             counting.setdefault(str(record.data.get("id", f"cursor {entry[0]}")), []).append(entry)
         elif record.ev == "restore" and (rejected := record.data.get("fallback_from")) is not None:

@@ -24,6 +24,7 @@ RULES = {
     "R6": "neither a span nor a step ran",
     "R7": "a step was begun and not completed",
     "R8": "a completed step; its data is new above the high-water mark, replayed below",
+    "R9": "a completed step of an attempt whose position in the data is unknown, until a restore says it",
     "R10": "a blocking span that nobody ended ran until a fault or the attempt's end",
     "R11": "a lost step record, recovered from the cursors around it",
     "R12": "after train_end",
@@ -96,7 +97,7 @@ def folded(found: Sequence[Interval]) -> list[Interval]:
 
 
 def _is_loop(interval: Interval) -> bool:
-    return interval.reason in ("new_data", "replay", "unsaved_tail") or (
+    return interval.reason in ("new_data", "replay", "unsaved_tail", "cursor_unknown") or (
         interval.component == "wasted" and interval.reason == "untracked"
     )
 

@@ -136,10 +136,11 @@ def _span_rule(component: Component, *, is_ended: bool, was_closed: bool) -> str
 
 def _step_pieces(view: RankView, step: Step, begin_ns: int, end_ns: int, compiled_until_ns: int | None) -> list[Piece]:
     pieces = []
-    new_from_ns = step.time_at(step.high) if step.is_complete else None
+    new_from_ns = None if not step.is_complete else step.begin_ns if step.doubt else step.time_at(step.high)
     inferred_ns = compiled_until_ns if step is view.steps[0] else None
     for b, e in _split(begin_ns, end_ns, (view.train_end_ns, new_from_ns, inferred_ns)):
         credit: Step | None = None
+        evidence = step.record
         label: Label
         if _is_after(b, view.train_end_ns):
             label = ("shutdown", "step", "R12")
@@ -147,11 +148,13 @@ def _step_pieces(view: RankView, step: Step, begin_ns: int, end_ns: int, compile
             label = ("compilation", "inferred", "R20")
         elif new_from_ns is None:
             label = ("wasted", "in_flight", "R7")
+        elif step.doubt is not None:
+            label, evidence = ("wasted", "cursor_unknown", "R9"), step.doubt
         elif b < new_from_ns:
             label, credit = ("wasted", "replay", "R8"), step
         else:
             label, credit = ("effective", "new_data", "R11" if step.is_recovered else "R8"), step
-        pieces.append(Piece(b, e, label[0], label[1], label[2], view.rank, credit, step.record, True))
+        pieces.append(Piece(b, e, label[0], label[1], label[2], view.rank, credit, evidence, True))
     return pieces
 
 

@@ -23,6 +23,7 @@ _FLAGS = {
     "inferred_end": "nobody wrote the end of an attempt (its supervisor died); it ends at its last record",
     "inferred_start": "nobody wrote the start of an attempt; it begins at its first record",
     "recovered_step": "the record of a step was lost; the cursors around it give the step its time",
+    "cursor_unknown": "an attempt continued from a position that nobody recorded; its steps may be new or replayed",
     "clock_unsynced": "a host's clock was never compared with the supervisor's; its times are as it says",
     "no_job_submitted": "nobody wrote the submission; the window opens at the first record",
 }

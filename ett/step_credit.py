@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from ett.clock_alignment import Timed
 from ett.event_schema import Record, has_global_cursor, is_number
+from ett.unknown_position import UnknownPosition, doubt_at
 
 Cursor = int | float
 Interval = tuple[int, int]
@@ -24,7 +25,8 @@ class Step:
     """One step of one rank in normalised time; open: it began, and its rank ended none before it was stopped.
 
     `end_ns` is where it ended, `stop_ns` the fault or attempt end that stopped it, if that came first. `stretch`
-    counts the faults before it. `high` is the job's high-water mark before it (R8).
+    counts the faults before it. `high` is the job's high-water mark before it (R8). `doubt` is the record by which
+    the step's position is unknown: it earns nothing and raises no mark (R9).
     """
 
     rank: int
@@ -41,6 +43,7 @@ class Step:
     is_open: bool = False
     is_recovered: bool = False
     high: Cursor = 0
+    doubt: Record | None = None
 
     def time_at(self, cursor: Cursor) -> int:
         """The instant at which the step, at a constant rate, had consumed up to `cursor`; inside [begin, end]."""
@@ -73,6 +76,14 @@ def rank_steps(
     return steps
 
 
+def doubt_steps(steps: Mapping[int, Sequence[Step]], unknown: Sequence[UnknownPosition]) -> None:
+    """R9: mark the steps that began while the attempt's position was unknown."""
+    if unknown:
+        for own in steps.values():
+            for step in own:
+                step.doubt = doubt_at(step.begin_ns, unknown)
+
+
 def set_high_water(steps: Mapping[int, Sequence[Step]], high: Cursor) -> Cursor:
     """R8: set each step's high-water mark from `high`, that of all earlier attempts; return the mark after this one."""
     highest = high
@@ -80,7 +91,7 @@ def set_high_water(steps: Mapping[int, Sequence[Step]], high: Cursor) -> Cursor:
         own_high = high
         for step in own:
             step.high = own_high
-            if step.is_complete and step.c1 is not None:
+            if step.is_complete and step.c1 is not None and step.doubt is None:
                 own_high = max(own_high, step.c1)
         highest = max(highest, own_high)
     return highest

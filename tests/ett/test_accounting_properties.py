@@ -71,6 +71,9 @@ def _attempt(
             begin = end
         ready.append(begin)
     now = max(ready)
+    if attempt > 1 and draw(st.integers(0, 2)) == 0:
+        src = f"r{draw(st.integers(0, world - 1))}"
+        events.append({"ev": "cursor_unknown", "att": attempt, "src": src, "t": now, "step": 1})
     for _ in range(draw(st.integers(0, 4))):
         width, length = draw(st.integers(1, 4)), draw(st.integers(2, 9))
         what = draw(st.integers(0, 9))
@@ -79,6 +82,8 @@ def _attempt(
             events.append({"ev": "fault", "att": attempt, "src": src, "t": now})
             now += draw(st.integers(0, 5))
             cursor = draw(st.sampled_from([cursor, committed]))
+        if what in (0, 7, 8) and draw(st.integers(0, 2)) == 0:
+            events.append({"ev": "restore", "att": attempt, "src": "r0", "t": now, "cursor": cursor})
         events += [{"ev": "step_begin", "att": attempt, "src": f"r{r}", "t": now} for r in range(world) if what < 3]
         if what == 1:
             continue

@@ -1,7 +1,7 @@
 """The accounting rules asked instant by instant: slow, one clock, no sweep; what ett.accounting is compared with.
 
 It reads the events of a case (seconds), with `steps` expanded, and knows the rules that such events can show:
-R1 to R8, R10 to R12, R14 and R15. Steps are numbered by their first cursor.
+R1 to R12, R14 and R15. Steps are numbered by their first cursor.
 """
 
 from __future__ import annotations
@@ -66,9 +66,15 @@ class NaiveJob:
         if self.status is None:
             return FOREVER
         if self.status == "succeeded":
-            reached = [s for s in self.attempts[-1].steps if s["complete"]] if self.attempts else []
-            return max(reached, key=lambda s: (s["e"], s["c1"]))["c1"] if reached else FOREVER
-        return max((e["cursor"] for e in self.events if e["ev"] == "ckpt_commit"), default=-1)
+            last = self.attempts[-1] if self.attempts else None
+            reached = [s for s in last.steps if s["complete"] and not s["doubted"]] if last else []
+            restored = [e["cursor"] for e in last.own if e["ev"] == "restore"] if last else []
+            if reached:
+                return max(reached, key=lambda s: (s["e"], s["c1"]))["c1"]
+            return restored[-1] if restored else FOREVER
+        doubted = {id(e) for a in self.attempts for e in a.own if a.is_doubted(written_at(e))}
+        commits = [e for e in self.events if e["ev"] == "ckpt_commit" and id(e) not in doubted]
+        return max((e["cursor"] for e in commits), default=-1)
 
     def charged(self, now: Fraction, cut: float) -> str:
         alive = [a for a in self.attempts if a.start is not None and a.start <= now < min(a.end, a.gone)]
@@ -145,6 +151,17 @@ class NaiveAttempt:
     def stretch(self, begin: float) -> int:
         return sum(f <= begin for f in self.faults)
 
+    def is_doubted(self, time: float) -> bool:
+        """R9: somebody of an attempt after the first did not know its position, and no restore has said it since."""
+        doubted = False
+        for stretch in range(self.stretch(time) + 1):
+            own = [e for e in self.own if self.stretch(written_at(e)) == stretch]
+            doubted = doubted or (self.number > 1 and any(e["ev"] == "cursor_unknown" for e in own))
+            restores = [e["t"] for e in own if e["ev"] == "restore"]
+            if any(stretch < self.stretch(time) or t <= time for t in restores):
+                doubted = False
+        return doubted
+
     def learn(self, high: float) -> float:
         writers = {s["rank"] for s in self.steps} | {rank for rank, _, _ in self.opens}
         for step in self.steps:
@@ -152,11 +169,11 @@ class NaiveAttempt:
             step["complete"] = all(any(s["rank"] == r and s["c0"] >= step["c0"] for s in peers) for r in writers)
         reached = high
         for step in self.steps:
-            earlier = [
-                s["c1"] for s in self.steps if s["rank"] == step["rank"] and s["b"] < step["b"] and s["complete"]
-            ]
+            mine = [s for s in self.steps if s["rank"] == step["rank"] and s["b"] < step["b"]]
+            earlier = [s["c1"] for s in mine if s["complete"] and not self.is_doubted(s["b"])]
             step["high"] = max([high, *earlier])
-            if step["complete"]:
+            step["doubted"] = self.is_doubted(step["b"])
+            if step["complete"] and not step["doubted"]:
                 reached = max(reached, step["c1"])
         return reached
 
@@ -204,6 +221,6 @@ class NaiveAttempt:
         if isinstance(winner, str):
             first = min(begins or [s["b"] for s in self.steps] + [o[1] for o in self.opens], default=FOREVER)
             return COMPONENT.get(winner) or ("wasted" if now >= first else "initialization"), {}
-        if winner is None or not winner["complete"]:
+        if winner is None or not winner["complete"] or winner["doubted"]:
             return "wasted", {}
         return ("wasted" if now < at(winner, winner["high"]) else "effective"), winner
