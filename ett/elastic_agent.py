@@ -5,6 +5,7 @@ Ranks and spawning are torch's; the rendezvous is `ett/one_host_rendezvous.py`. 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
 
@@ -27,6 +28,7 @@ from ett.supervisor import JobSupervisor, Outcome
 MONITOR_INTERVAL_S = 0.05
 # After one rank's failure the others can only end: time to see their broken connections and print why.
 SURVIVORS_GRACE_S = 3
+UNKILLABLE_AFTER_S = 10.0  # a killed process that is still there is in uninterruptible sleep
 PREEMPTED_CODE = 128 + signal.SIGTERM
 
 
@@ -61,31 +63,59 @@ class SupervisedAgent(LocalElasticAgent):
         self._job.beat()
         if self._job.stop.requested is not None:
             raise _Stopped(self._stop_workers_for(self._job.stop.requested, worker_group))
-        failed = self._failures(worker_group)
-        result: RunResult
-        if not failed:
-            result = super()._monitor_workers(worker_group)
-            if result.state.name == "SUCCEEDED":
-                self._job.complete_attempt()
-                self.outcome = Outcome(status="succeeded")
-            failed = self._failures(worker_group)  # torch looked later than we did: a rank may have failed in between
-            if result.state.name != "FAILED" or not failed:
-                return result
+        exits = self._exits(worker_group)
+        if any(gone.code != 0 for gone in exits):
+            return self._fail(exits, worker_group)
+        if len(exits) == len(worker_group.workers):
+            assert self._pcontext is not None
+            self._pcontext.close(signal.SIGKILL, 1)
+            self._job.complete_attempt()
+            self.outcome = Outcome(status="succeeded")
+            return RunResult(state=WorkerState.SUCCEEDED, return_values={gone.rank: None for gone in exits})
+        hang = self._job.find_hang()
+        if hang is not None:
+            unkillable = self._end_workers(signal.SIGKILL, 0.0)
+            return self._end_attempt([RankExit(rank=hang.rank, code=-signal.SIGKILL, hang=hang)], [], unkillable)
+        return RunResult(state=WorkerState.HEALTHY)
+
+    def _fail(self, exits: list[RankExit], worker_group: WorkerGroup) -> RunResult:
+        failed = [gone for gone in exits if gone.code != 0]
         codes = {gone.code for gone in failed}
         if PREEMPTED_CODE in codes <= {PREEMPTED_CODE, -signal.SIGTERM}:
             # The ranks were told by somebody else, agreed on a step and saved: that is no failure.
             raise _Stopped(self._stop_workers_for(signal.SIGTERM, worker_group))
         order = self._exit_order()
-        assert self._pcontext is not None
-        self._pcontext.close(signal.SIGTERM, SURVIVORS_GRACE_S)
-        self._job.end_children()
-        result = super()._monitor_workers(worker_group)
-        self.outcome = self._job.fail_attempt(failed, order)
-        self._allow_restart()
-        return result
+        return self._end_attempt(failed, order, self._end_workers(signal.SIGTERM, SURVIVORS_GRACE_S))
 
-    def _failures(self, worker_group: WorkerGroup) -> list[RankExit]:
-        return [gone for gone in self._exits(worker_group) if gone.code != 0]
+    def _end_attempt(self, failed: list[RankExit], order: list[int], unkillable: list[int]) -> RunResult:
+        self.outcome = self._job.fail_attempt(failed, order, unkillable)
+        self._allow_restart()
+        return RunResult(state=WorkerState.FAILED)
+
+    def _end_workers(self, first: signal.Signals, grace_s: float) -> list[int]:
+        """Send `first` to every worker, SIGKILL after the grace time; return ranks that not even that could end.
+
+        A process in uninterruptible sleep is not waited for: torch would wait without a limit, and nothing of ours
+        would say why.
+        """
+        handlers = self._handlers()
+        for signum, wait_s in ((first, grace_s), (signal.SIGKILL, UNKILLABLE_AFTER_S)):
+            for handler in handlers.values():
+                if handler.proc.poll() is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(handler.proc.pid, signum)
+            until_s = time.monotonic() + wait_s
+            while self._num_running() and time.monotonic() < until_s:
+                time.sleep(MONITOR_INTERVAL_S)
+        left = [local_rank for local_rank, handler in handlers.items() if handler.proc.poll() is None]
+        ranks = [self._worker_group.workers[local_rank].global_rank for local_rank in left]
+        for local_rank in left:
+            pid = handlers.pop(local_rank).proc.pid
+            self._job.say(f"process {pid} hangs in the kernel and cannot be ended: its device is lost to this host")
+        self._job.end_children()
+        assert self._pcontext is not None
+        self._pcontext.close(signal.SIGKILL, 1)
+        return ranks
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         decision = self.outcome.decision
@@ -124,8 +154,7 @@ class SupervisedAgent(LocalElasticAgent):
         while self._num_running() and time.monotonic() < until_s and not job.stop.is_urgent:
             job.beat()
             time.sleep(MONITOR_INTERVAL_S)
-        job.end_children()
-        self._pcontext.close(signal.SIGKILL, SURVIVORS_GRACE_S)
+        self._end_workers(signal.SIGKILL, 0.0)
         return job.preempt_attempt(self._exits(worker_group), self._exit_order())
 
     def _tell(self, pid: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ett.hang import Hang
 from ett.restart import FailureClass
 
 NUM_TAIL_LINES = 20
@@ -25,6 +26,7 @@ class RankExit:
 
     rank: int
     code: int
+    hang: Hang | None = None  # it was killed because it made no progress
 
     @property
     def exit_code(self) -> int:
@@ -36,6 +38,8 @@ class RankExit:
         return -self.code if self.code < 0 else None
 
     def __str__(self) -> str:
+        if self.hang is not None:
+            return str(self.hang)
         if self.code >= 0:
             return f"rank {self.rank} exited with code {self.code}"
         try:
@@ -58,6 +62,8 @@ def first_failure(exits: Sequence[RankExit], order: Sequence[int]) -> RankExit:
 
 
 def classify(gone: RankExit) -> FailureClass:
+    if gone.hang is not None:
+        return gone.hang.failure_class
     if gone.signal is not None:
         return "infra" if gone.signal in INFRA_SIGNALS else "unknown"
     return "user"

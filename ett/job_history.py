@@ -105,6 +105,7 @@ def _facts(record: Record, has_new_commit: bool) -> AttemptFacts:
         failure_class=str(record.data.get("class", "unknown")),
         signature=str(record.data.get("signature", "")),
         is_final=record.data.get("final") is True,
+        is_unkillable=bool(record.data.get("unkillable")),
         has_new_commit=has_new_commit,
     )
 

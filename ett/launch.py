@@ -21,6 +21,7 @@ from ett.recipe_cli import site_file
 from ett.recipe_sections import JobConfig
 from ett.report_text import count
 from ett.seams import SEAMS, load
+from ett.section import build_section
 from ett.stop_signals import StopSignals
 from ett.supervisor import JobSupervisor, Outcome, end_complete_job, recovery_config
 
@@ -52,6 +53,7 @@ class LaunchFlags:
     overrides: tuple[str, ...] = ()
     checkpoint_interval: str | None = None
     grace: float | None = None
+    hang_after: str | None = None
     config: Path | None = None
 
 
@@ -77,6 +79,11 @@ class LaunchFlags:
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the recipe.")
 @click.option("--checkpoint-interval", metavar="TEXT", help='"auto", "500 steps" or "6m" (recipes).')
 @click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="From SIGTERM to SIGKILL (default: 30).")
+@click.option(
+    "--hang-after",
+    metavar="TIME|auto|off",
+    help="Longest time without a step or a commit (default: auto, from the job's own steps; 15m at least).",
+)
 @click.option("--config", type=click.Path(path_type=Path), help="Site file; else $ETT_CONFIG or $ETT_HOME/ett.toml.")
 @click.option(
     "--dry-run",
@@ -247,6 +254,7 @@ def _recipe_plan(flags: LaunchFlags, target: tuple[str, ...]) -> tuple[LaunchPla
         "launch.nproc": flags.nproc,
         "recovery.max_restarts": flags.max_restarts,
         "recovery.grace_s": flags.grace,
+        "recovery.hang_after": flags.hang_after,
         "checkpoint.interval": flags.checkpoint_interval,
     }
     overrides = [*flags.overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
@@ -322,8 +330,9 @@ def _kept_plan(flags: LaunchFlags, home: Path) -> LaunchPlan:
 
 
 def _recovery(flags: LaunchFlags, base: dict[str, Any]) -> dict[str, Any]:
-    given = {"max_restarts": flags.max_restarts, "grace_s": flags.grace}
-    section = recovery_config()(**base | {key: value for key, value in given.items() if value is not None})
+    given = {"max_restarts": flags.max_restarts, "grace_s": flags.grace, "hang_after": flags.hang_after}
+    changed = base | {key: value for key, value in given.items() if value is not None}
+    section = build_section(recovery_config(), changed, "recovery")
     return asdict(section)
 
 

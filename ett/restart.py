@@ -17,6 +17,7 @@ class AttemptFacts:
     failure_class: str = "unknown"
     signature: str = ""  # of the error: equal for two failures with the same cause; empty where nothing was said
     is_final: bool = False  # the program says that another attempt would meet the same error
+    is_unkillable: bool = False  # a process of it hangs in the kernel and keeps its device
     has_new_commit: bool = False  # it committed a cursor beyond all earlier ones
 
 
@@ -36,6 +37,9 @@ class RecoverySettings(Protocol):
 
     @property
     def grace_s(self) -> float: ...
+
+    @property
+    def is_hang_off(self) -> bool: ...
 
 
 class RestartPolicy(Protocol):

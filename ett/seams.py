@@ -27,6 +27,7 @@ SEAMS: dict[str, str] = {
     "recipe_sections": "ett.trainer.recipe:SECTIONS",
     "recipe_check": "ett.trainer.recipe:check",
     "recipe_main": "ett.trainer.main",
+    "hang_policy": "ett.recovery.hang_policy:find_hang",
     "restart_policy": "ett.recovery.restart_policy:decide",
     "fault_plan": "ett.recovery.fault_plan:FaultPlan",
 }

@@ -19,6 +19,8 @@ from ett.clock import Clock, SystemClock
 from ett.errors import NotFound
 from ett.event_log import EventWriter
 from ett.failure import FINAL_CODES, RankExit, classify, first_failure, keep_tail, last_lines, signature, stated_cause
+from ett.hang import Hang
+from ett.hang_watch import HangWatch
 from ett.job_folder import JobFolder
 from ett.job_history import JobHistory, last_step, read_history
 from ett.launch_plan import LaunchPlan, versions
@@ -56,6 +58,7 @@ class JobSupervisor:
         self._guardian = GuardianPipe(folder)
         self._last_beat_s = time.monotonic()
         self._workers: dict[int, ProcessIdentity] = {}
+        self._hang_watch: HangWatch | None = None
         self._is_prepared = False
         self._has_committed = False  # in this launch
         self._has_ever_committed = False  # in any launch of the job
@@ -106,6 +109,14 @@ class JobSupervisor:
         self._workers = {rank: ProcessIdentity.of(pid) for rank, pid in pids.items()}
         self._guardian.watch(self.attempt, self._workers.values())
         self.folder.write_workers(self.attempt, self._workers)
+        self._hang_watch = HangWatch(self.folder, self.attempt, self.recovery)
+
+    def find_hang(self) -> Hang | None:
+        """Return the rank that stopped making progress, once no rank can be expected to; stacks are on the disk."""
+        hang = None if self._hang_watch is None else self._hang_watch.poll(self._workers)
+        if hang is not None:
+            self.say(f"{hang}; the stacks of {len(hang.stacks)} ranks: {self.folder.logs(self.attempt)}/rank*.stacks")
+        return hang
 
     def end_children(self) -> None:
         """End what the attempt's workers left running."""
@@ -113,10 +124,14 @@ class JobSupervisor:
 
     def complete_attempt(self) -> None:
         self._emit("attempt_ended", att=self.attempt, reason="completed", exit_code=0)
-        self._workers = {}
+        self._forget_workers()
 
-    def fail_attempt(self, exits: Sequence[RankExit], order: Sequence[int]) -> Outcome:
-        """Write down how the attempt failed and what follows; `decision.restart` says whether another one does."""
+    def fail_attempt(self, exits: Sequence[RankExit], order: Sequence[int], unkillable: Sequence[int] = ()) -> Outcome:
+        """Write down how the attempt failed and what follows; `decision.restart` says whether another one does.
+
+        Args:
+            unkillable: ranks whose processes the kernel does not let go.
+        """
         gone = first_failure(exits, order)
         logs = self.folder.logs(self.attempt)
         lines = last_lines(logs / f"rank{gone.rank}.err", logs / f"rank{gone.rank}.log")
@@ -125,6 +140,10 @@ class JobSupervisor:
             "failed",
             gone,
             signature=signature(gone, lines),
+            detail=None if gone.hang is None else "hang",
+            hang=None if gone.hang is None else str(gone.hang),
+            stacks=None if gone.hang is None else list(gone.hang.stacks)[:32],
+            unkillable=list(unkillable) or None,
             log_tail=f"logs/{self.attempt}/{tail}" if tail else None,
             # A program of the user may give such a code any meaning; it is restarted like any other.
             final=(self.plan.kind == "recipe" and gone.code in FINAL_CODES) or None,
@@ -230,7 +249,13 @@ class JobSupervisor:
             fields |= {"exit_code": gone.exit_code, "signal": gone.signal, "first_failing_rank": gone.rank}
             fields["class"] = classify(gone)
         self._emit("attempt_ended", att=self.attempt, reason=reason, **fields)
+        self._forget_workers()
+
+    def _forget_workers(self) -> None:
         self._workers = {}
+        if self._hang_watch is not None:
+            self._hang_watch.forget_empty_stacks()
+            self._hang_watch = None
 
     def _emit(self, ev: str, *, att: int, **fields: Any) -> None:
         self._writer.emit(ev, att=att, **{key: value for key, value in fields.items() if value is not None})

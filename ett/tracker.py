@@ -21,6 +21,7 @@ from typing import Any, Protocol, SupportsInt
 from ett.clock import Clock, SystemClock
 from ett.event_log import EventWriter
 from ett.seams import SEAMS, load
+from ett.stack_dumps import answer_stack_signal, stacks_name
 
 HEARTBEAT_INTERVAL_S = 10.0
 STEP_BEGIN_AFTER_NS = 1_000_000_000  # a step that begins this long after the last one says so at its begin
@@ -297,6 +298,8 @@ def _start(environ: Mapping[str, str]) -> Run:
     run = Run(identity, faults=faults)
     if run.is_recording:
         atexit.register(run.close)
+        assert identity.job_dir is not None
+        answer_stack_signal(identity.job_dir / "logs" / str(identity.attempt) / stacks_name(identity.rank))
         threading.Thread(target=_beat, args=(run,), name="ett-heartbeat", daemon=True).start()
     return run
 

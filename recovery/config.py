@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ett.errors import ConfigError
+from ett.recovery.hang_limits import HangLimits, seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,6 +15,10 @@ class RecoveryConfig:
     backoff_s: float = 1.0  # wait before the second restart in a row without a new commit; doubles from there
     max_backoff_s: float = 60.0  # longest wait
     max_attempts_without_commit: int = 5  # failed attempts in a row that committed nothing new: then give up
+    # Longest time without a step or a commit: "10m", "off", or "auto": 20 times the longest pause between two steps of
+    # this attempt so far, 15 minutes at least and an hour at most.
+    hang_after: str = "auto"
+    hang_limits: HangLimits = field(default_factory=HangLimits)  # the same within spans, by kind
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
@@ -29,3 +34,9 @@ class RecoveryConfig:
             raise ConfigError(
                 f"recovery.max_attempts_without_commit is {self.max_attempts_without_commit}", expected="1 or more"
             )
+        if self.hang_after != "auto":
+            seconds(self.hang_after, "recovery.hang_after")
+
+    @property
+    def is_hang_off(self) -> bool:
+        return self.hang_after.strip().lower() in ("off", "0")

@@ -23,6 +23,8 @@ def decide(
     num_restarts = len(attempts) - 1
     if config.max_restarts == 0:
         return _give_up("no_restarts", "restarts are off (--max-restarts 0)")
+    if attempts[-1].is_unkillable:
+        return _give_up("unkillable", "a process hangs in the kernel and keeps its device; restart the host")
     if attempts[-1].is_final:
         return _give_up("final_error", "another attempt would meet the same error")
     if _is_same_user_error_twice(attempts):

@@ -2,33 +2,87 @@
 
 from __future__ import annotations
 
+import signal
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.agent.server.api import WorkerState
 
+from ett import elastic_agent
 from ett.elastic_agent import SupervisedAgent
 from ett.failure import RankExit
+from ett.hang import Hang
+
+NO_PROCESS = 2**22 + 1  # above the largest pid of Linux
 
 
-def test_a_rank_that_fails_between_our_look_and_torchs_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
+class Job:
+    """What the agent tells its supervisor."""
+
+    def __init__(self, hang: Hang | None = None) -> None:
+        self.stop = SimpleNamespace(requested=None)
+        self.hang, self.failures, self.said = hang, [], []  # type: Hang | None, list[Any], list[str]
+        self.num_completed = 0
+
+    def beat(self) -> None: ...
+
+    def end_children(self) -> None: ...
+
+    def find_hang(self) -> Hang | None:
+        return self.hang
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def complete_attempt(self) -> None:
+        self.num_completed += 1
+
+    def fail_attempt(self, exits: list[RankExit], order: list[int], unkillable: list[int]) -> str:
+        self.failures.append((exits, order, unkillable))
+        return "failed"
+
+
+class Process:
+    def __init__(self, *codes: int | None) -> None:
+        self.pid, self._codes = NO_PROCESS, list(codes)
+
+    def poll(self) -> int | None:
+        return self._codes.pop(0) if len(self._codes) > 1 else self._codes[0]
+
+
+def agent_of(job: Job, monkeypatch: pytest.MonkeyPatch, *processes: Process) -> SupervisedAgent:
     agent = object.__new__(SupervisedAgent)
-    gone = RankExit(rank=0, code=-9)
-    looks = iter([[], [gone]])
-    agent._job = SimpleNamespace(  # type: ignore[assignment]
-        beat=lambda: None,
-        stop=SimpleNamespace(requested=None),
-        end_children=lambda: None,
-        fail_attempt=lambda failed, order: told.append((failed, order)) or "failed",
-    )
-    agent._pcontext = SimpleNamespace(close=lambda *_: None)  # type: ignore[assignment]
-    monkeypatch.setattr(agent, "_exits", lambda _: next(looks))
-    monkeypatch.setattr(agent, "_exit_order", lambda: [0])
+    agent._job, agent._order = job, None  # type: ignore[assignment]
+    agent._worker_group = SimpleNamespace(workers=[SimpleNamespace(global_rank=r) for r in range(len(processes))])
+    handlers = {r: SimpleNamespace(proc=process) for r, process in enumerate(processes)}
+    agent._pcontext = SimpleNamespace(close=lambda *_: None, subprocess_handlers=handlers)  # type: ignore[assignment]
     monkeypatch.setattr(agent, "_allow_restart", lambda: None)
-    monkeypatch.setattr(LocalElasticAgent, "_monitor_workers", lambda *_: RunResult(state=WorkerState.FAILED))
-    assert agent._monitor_workers(SimpleNamespace()).state == WorkerState.FAILED  # type: ignore[arg-type]
-    assert told == [([gone], [0])]
-    assert agent.outcome == "failed"
+    monkeypatch.setattr(elastic_agent, "UNKILLABLE_AFTER_S", 0.0)
+    return agent
+
+
+def test_a_rank_that_fails_while_we_look_is_seen_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job()
+    agent = agent_of(job, monkeypatch, Process(None, -9), Process(None, 0))
+    assert agent._monitor_workers(agent._worker_group).state == WorkerState.HEALTHY
+    assert agent._monitor_workers(agent._worker_group).state == WorkerState.FAILED
+    assert job.failures == [([RankExit(rank=0, code=-9)], [], [])]
+
+
+def test_an_attempt_is_complete_when_every_rank_ended_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job()
+    agent = agent_of(job, monkeypatch, Process(0), Process(None, 0))
+    states = [agent._monitor_workers(agent._worker_group).state for _ in range(2)]
+    assert (states, job.num_completed) == ([WorkerState.HEALTHY, WorkerState.SUCCEEDED], 1)
+
+
+def test_row_32_a_worker_that_the_kernel_holds_is_reported_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = Hang(rank=1, idle_s=700, limit_s=600, phase="step", last_step=7, state="waits in the kernel (D)")
+    job = Job(hang)
+    agent = agent_of(job, monkeypatch, Process(None, None, None, -9), Process(None))
+    assert agent._monitor_workers(agent._worker_group).state == WorkerState.FAILED
+    assert job.failures == [([RankExit(rank=1, code=-signal.SIGKILL, hang=hang)], [], [1])]
+    assert job.said == [
+        f"process {NO_PROCESS} hangs in the kernel and cannot be ended: its device is lost to this host"
+    ]
+    assert list(agent._handlers()) == [0]
