@@ -99,7 +99,7 @@ def build_report(account: JobAccount, window: Interval | None = None, exclude: I
         at_risk_remote_ns=_measure_all(account.at_risk_remote, kept),
         num_replayed_steps=_num_replayed(account.pieces, kept),
         num_attempts=sum(t.attempt.start_ns is not None for t in account.timelines),
-        num_ranks=max((_world(t) for t in account.timelines), default=0),
+        num_ranks=max((world_of(t) for t in account.timelines), default=0),
         clock_uncertainty_ns=account.clocks.uncertainty_ns,
         flags=tuple(sorted(flags)),
         warnings=tuple(warnings),
@@ -233,15 +233,15 @@ def _capacity_ett(account: JobAccount, kept: Sequence[Interval]) -> float | None
         attempt = timeline.attempt
         since_ns = attempt.allocated_ns if attempt.allocated_ns is not None else attempt.start_ns
         if since_ns is not None:
-            held_ns += _world(timeline) * measure(kept, since_ns, attempt.end_ns)
-    worlds = {id(s): _world(t) for t in account.timelines for s in t.steps}
+            held_ns += world_of(timeline) * measure(kept, since_ns, attempt.end_ns)
+    worlds = {id(s): world_of(t) for t in account.timelines for s in t.steps}
     for piece in account.pieces:
         if piece.component == "effective" and piece.step is not None:
             effective_ns += worlds[id(piece.step)] * measure(kept, piece.begin_ns, piece.end_ns)
     return _ratio(effective_ns, held_ns)
 
 
-def _world(timeline: AttemptTimeline) -> int:
+def world_of(timeline: AttemptTimeline) -> int:
     """The attempt's world size; where the supervisor did not write it, that of its first step, else 1."""
     if timeline.attempt.world is not None:
         return int(timeline.attempt.world)

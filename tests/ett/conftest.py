@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from typing import Any
 import pytest
 
 from ett.event_log import encode_line
+
+# pytest's importlib mode adds no folder to the path: a test file may use another one's strategies.
+sys.path.append(str(Path(__file__).parent))
 
 EPOCH_S = 1_900_000_000
 NS = 1_000_000_000

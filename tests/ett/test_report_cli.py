@@ -183,3 +183,21 @@ def test_several_jobs_are_rolled_up_by_seconds_never_by_mean_of_shares() -> None
 
     assert roll_up([job(1000, 900), job(100, 10)]) == pytest.approx(910 / 1100)  # C26
     assert roll_up([]) is None
+
+
+def test_json_says_who_spent_and_who_caused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "ett.toml").write_text('[owners]\nunknown = "oncall"\ninitialization.restore = "storage"\n')
+    data = answer(capsys, "report", "ctr-aaaa", "--json")["data"]
+    for view in ("as_spent", "as_caused"):
+        assert sum(row["ns"] for row in data[view]) == data["total_ns"]
+    (stop,) = [row for row in data["as_caused"] if row["cause"] == "interruption"]
+    assert (stop["owner"], stop["count"], stop["ns"]) == ("oncall", 1, 87 * 10**9)
+    owners = {f"{row['component']}.{row['reason']}": row["owner"] for row in data["as_spent"]}
+    assert (owners["effective.new_data"], owners["initialization.restore"]) == ("lee", "storage")
+
+
+@pytest.mark.parametrize("line", ["[slo]\nwatsed = 0.1", "[slo]\nwasted = 2", "[owners]\nwasted = 7"])
+def test_a_wrong_site_file_names_its_line(home: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
+    (home / "ett.toml").write_text(line)
+    assert run(["report", "ctr-aaaa"]) == 3
+    assert "ett.toml:2" in capsys.readouterr().err

@@ -1,0 +1,129 @@
+"""A job's folder -> the store: only what its files grew by since the last time, each piece in one transaction.
+
+The position in a file is kept in the transaction that stores its lines, so a crash at any moment neither loses nor
+doubles one. A torn end waits for the rest of its line. A file that was cut or replaced is noticed by its size and by
+the bytes around the kept position; it is read again from its beginning, where its keys tell old from new.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from ett.errors import NotFound
+from ett.job_folder import JobFolder, read_json
+from ett.store.job_row import plain_text
+from ett.store.job_store import Position, Store
+from ett.store.log_lines import LogLines, RejectCode, read_lines
+
+PIECE_BYTES = 4 << 20  # read, checked and committed at once
+_WITNESS_BYTES = 4096  # at the head of a file, and before the kept position
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FolderIngest:
+    """What one reading of a job's folder brought. `notes` say what a person should know about its files."""
+
+    job: str
+    files: int = 0
+    accepted: int = 0
+    duplicate: int = 0
+    rejected: tuple[tuple[RejectCode, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def ingest_folder(store: Store, job: str, path: Path) -> FolderIngest:
+    """Take what is new under `path`, a job's folder or its events/ folder, and sum the job up.
+
+    Raises: NotFound: there is no such folder. Conflict, Unreachable, AccessDenied: what was read before is stored.
+    """
+    root = path / "events" if (path / "events").is_dir() else path
+    if not root.is_dir():
+        raise NotFound(f"no event log under {path}", expected="a folder with *.jsonl files, or one that holds events/")
+    total = FolderIngest(job=job)
+    for file in sorted(root.rglob("*.jsonl")):
+        total = _ingest_file(store, total, f"{file.parent.name}/{file.name}", file)
+    if total.files:
+        folder = JobFolder(path)
+        launch, recipe = (plain_text(json.dumps(read_json(p))) for p in (folder.launch_file, folder.recipe_file))
+        if (launch, recipe) != store.texts(job) and (launch, recipe) != ("{}", "{}"):
+            store.set_texts(job, launch=launch, recipe=recipe)
+        store.sum_up_if_stale(job)
+    return total
+
+
+def _ingest_file(store: Store, total: FolderIngest, name: str, path: Path) -> FolderIngest:
+    known = store.position(total.job, name)
+    notes = list(total.notes)
+    rejected = list(total.rejected)
+    accepted, duplicate = total.accepted, total.duplicate
+    with path.open("rb") as file:
+        begin = 0 if known is None else known.next_byte
+        if known is not None and (why := _changed(file, known)):
+            notes.append(f"{name} {why}: read again from its beginning")
+            begin = 0
+        for lines, position, is_torn in _pieces(file, begin):
+            result = store.ingest_lines(total.job, name, lines, position, is_torn=is_torn)
+            accepted, duplicate = accepted + result.accepted, duplicate + result.duplicate
+            rejected += [
+                (r.code, f"{name}, byte {begin + lines.begin(r.line_index)}: {r.text}") for r in result.rejected
+            ]
+            begin = position.next_byte
+    return replace(
+        total,
+        files=total.files + 1,
+        accepted=accepted,
+        duplicate=duplicate,
+        rejected=tuple(rejected),
+        notes=tuple(notes),
+    )
+
+
+def _pieces(file: BinaryIO, begin: int) -> Iterator[tuple[LogLines, Position, bool]]:
+    """Yield whole lines from byte `begin` on, where they end, and whether a torn end follows; once at least."""
+    size = os.fstat(file.fileno()).st_size
+    while True:
+        data = _whole_lines(file, begin, size)
+        is_last = begin + len(data) == size or not data
+        lines = read_lines(data)
+        if is_last and lines.codes.get(len(lines.ends) - 1) == "bad_checksum" and begin + len(data) == size:
+            # The last line may have lost its end and found a later LF: until another follows it is torn, not corrupt.
+            data = data[: lines.begin(len(lines.ends) - 1)]
+            lines = read_lines(data)
+        begin += len(data)
+        yield lines, _position(file, begin), is_last and begin < size
+        if is_last:
+            return
+
+
+def _whole_lines(file: BinaryIO, begin: int, size: int) -> bytes:
+    """Return about PIECE_BYTES of whole lines, or one that is longer; nothing where no line ends before `size`."""
+    wanted = PIECE_BYTES
+    while True:
+        data = os.pread(file.fileno(), min(wanted, size - begin), begin)
+        end = data.rfind(b"\n") + 1
+        if end or begin + len(data) >= size or not data:
+            return data[:end]
+        wanted *= 2
+
+
+def _position(file: BinaryIO, next_byte: int) -> Position:
+    tail = max(0, next_byte - _WITNESS_BYTES)
+    return Position(
+        next_byte=next_byte,
+        head_crc=zlib.crc32(os.pread(file.fileno(), min(_WITNESS_BYTES, next_byte), 0)),
+        tail_crc=zlib.crc32(os.pread(file.fileno(), next_byte - tail, tail)),
+    )
+
+
+def _changed(file: BinaryIO, known: Position) -> str:
+    """Return what happened to a file that is not the one that was read; empty where it only grew."""
+    size = os.fstat(file.fileno()).st_size
+    if size < known.next_byte:
+        return f"was cut from at least {known.next_byte} to {size} bytes"
+    return "" if _position(file, known.next_byte) == known else "was replaced or changed"

@@ -1,0 +1,133 @@
+"""Lines of an event file -> the sequence number of each, or why it is no record: by the checks of the reader."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ett import event_columns
+from ett.errors import CorruptState
+from ett.event_reader import parse_file_in_python
+from ett.event_schema import VERSION, build_record, has_fields_of_kind
+
+RejectCode = Literal["bad_checksum", "malformed", "version", "conflict"]
+TAIL_BYTES = 9  # a tab and eight hexadecimal digits
+_SHOWN = 120
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejected:
+    """A line that was not taken: its place among the lines given, a stable code, and one sentence."""
+
+    line_index: int
+    code: RejectCode
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogLines:
+    """Whole lines: `ends[i]` is where the LF of line i stands, `seqs[i]` its number, None where codes[i] says why."""
+
+    data: bytes
+    ends: list[int]
+    seqs: list[int | None]
+    codes: dict[int, RejectCode]
+
+    def line(self, index: int) -> bytes:
+        """Return the line with its LF."""
+        return self.data[self.begin(index) : self.ends[index] + 1]
+
+    def begin(self, index: int) -> int:
+        return self.ends[index - 1] + 1 if index else 0
+
+
+def read_lines(data: bytes) -> LogLines:
+    """Return the lines of `data`, which ends with LF or is empty; native where the extension is built."""
+    return _read_in_python(data) if event_columns.NATIVE is None else _read_natively(data)
+
+
+def describe(code: RejectCode, line: bytes) -> str:
+    """Return one printable sentence about a rejected line."""
+    why = {
+        "bad_checksum": "the checksum does not match",
+        "malformed": "a field that every record needs is missing or of another type",
+        "version": f"of another schema version than {VERSION}",
+        "conflict": "another record with this sequence number is already stored; that one was kept",
+    }[code]
+    shown = line[:_SHOWN].decode("utf-8", "replace").rstrip("\n")
+    return f"{why}: {shown!r}{' …' if len(line) > _SHOWN else ''}"
+
+
+def _read_natively(data: bytes) -> LogLines:
+    parsed = event_columns.parse_lines(data)
+    seqs: list[int | None] = [None] * len(parsed.ends)
+    codes: dict[int, RejectCode] = {}
+    steps = iter(_step_seqs(parsed.steps))
+    begin = 0
+    for index, (kind, end) in enumerate(zip(parsed.kinds, parsed.ends, strict=True)):
+        if kind == event_columns.STEP:
+            found = next(steps)
+        elif kind == event_columns.OTHER:
+            found = _seq_of(data[begin : end - TAIL_BYTES])
+        else:
+            found = "bad_checksum"
+        if isinstance(found, int):
+            seqs[index] = found
+        else:
+            codes[index] = found
+        begin = end + 1
+    return LogLines(data=data, ends=parsed.ends, seqs=seqs, codes=codes)
+
+
+def _step_seqs(steps: Any) -> list[int | RejectCode]:
+    """The sequence number of each step row; rows of one layout are judged together."""
+    columns = event_columns.NATIVE.COLUMNS
+    present = steps[:, -1]
+    verdicts: dict[int, RejectCode | None] = {}
+    for bits in {int(value) for value in present.tolist()}:
+        has = {name for index, name in enumerate(columns) if bits >> index & 1}
+        is_whole = {"src", "seq", "wall_ns", "mono_ns"} <= has and has_fields_of_kind("step", dict.fromkeys(has, 0))
+        verdicts[bits] = "version" if "v" not in has else None if is_whole else "malformed"
+    versions, seqs = steps[:, columns.index("v")].tolist(), steps[:, columns.index("seq")].tolist()
+    found: list[int | RejectCode] = []
+    for bits, version, seq in zip(present.tolist(), versions, seqs, strict=True):
+        verdict = verdicts[bits]
+        found.append(verdict or (seq if version == VERSION else "version"))
+    return found
+
+
+def _seq_of(body: bytes) -> int | RejectCode:
+    try:
+        fields = json.loads(body)
+    except ValueError:
+        return "malformed"
+    if not isinstance(fields, dict):
+        return "malformed"
+    if fields.get("v") != VERSION:
+        return "version"
+    record = build_record(fields, "")
+    return "malformed" if record is None else record.seq
+
+
+def _read_in_python(data: bytes) -> LogLines:
+    lines = data.split(b"\n")[:-1]
+    ends: list[int] = []
+    seqs: list[int | None] = []
+    codes: dict[int, RejectCode] = {}
+    for index, line in enumerate(lines):
+        ends.append((ends[-1] + 1 if ends else 0) + len(line))
+        code: RejectCode = "bad_checksum"
+        try:
+            parsed = parse_file_in_python("", line + b"\n")
+        except CorruptState:
+            seqs.append(None)
+            codes[index] = "version"
+            continue
+        if parsed.records:
+            seqs.append(parsed.records[0].seq)
+            continue
+        code = "malformed" if parsed.num_malformed else "bad_checksum"
+        seqs.append(None)
+        codes[index] = code
+    return LogLines(data=data, ends=ends, seqs=seqs, codes=codes)
