@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ett.checkpoint.table import StateSpec, TableRows
 from ett.errors import DataError
 from ett.trainer.sparse.hashing import Ids, RowInit, owner_key, row_owner, table_salt
-from ett.trainer.sparse.id_index import IdIndex
+from ett.trainer.sparse.id_index import id_index
 from ett.trainer.sparse.row_optimizer import RowOptimizer
 
 _SMALLEST = 64
@@ -75,10 +75,11 @@ class EmbeddingShard(nn.Module):
             self._states[name].index_copy_(0, slots, state)
 
     def export_rows(self) -> TableRows:
-        order = np.argsort(self._index.ids)
-        slots = torch.from_numpy(order)
+        ids, slots_of_ids = self._index.items()
+        order = np.argsort(ids)
+        slots = torch.from_numpy(slots_of_ids[order])
         return TableRows(
-            ids=torch.from_numpy(self._index.ids[order]),
+            ids=torch.from_numpy(ids[order]),
             weights=self._weights[slots],
             states={name: state[slots] for name, state in self._states.items()},
         )
@@ -88,7 +89,7 @@ class EmbeddingShard(nn.Module):
         return torch.from_numpy(owners == self._rank)
 
     def clear(self) -> None:
-        self._index = IdIndex()
+        self._index = id_index()
         self._weights = torch.empty(_SMALLEST, self.dim)
         self._states = {s.name: torch.zeros(_SMALLEST, s.width, dtype=getattr(torch, s.dtype)) for s in self.states}
 
@@ -97,7 +98,7 @@ class EmbeddingShard(nn.Module):
         if len(self) and (self._index.find(ids) >= 0).any():
             raise AssertionError(f"{self.name}: an id was imported twice")
         slots = torch.from_numpy(self._index.insert(ids))
-        self._reserve(len(self._index))
+        self._reserve(self._index.num_slots)
         self._weights[slots] = rows.weights
         for name, state in rows.states.items():
             self._states[name][slots] = state
@@ -108,7 +109,7 @@ class EmbeddingShard(nn.Module):
         if len(unknown):
             new_ids = ids[unknown]
             slots[unknown] = self._index.insert(new_ids)
-            self._reserve(len(self._index))
+            self._reserve(self._index.num_slots)
             self._weights[torch.from_numpy(slots[unknown])] = torch.from_numpy(self._init.rows(new_ids))
         return slots
 

@@ -1,100 +1,62 @@
-"""id -> slot for dynamic 64-bit ids: open addressing in numpy, probed for all ids of a batch at once.
-
-Slots are given out in order of insertion, 0, 1, 2, ...; nothing outside a shard may depend on them. A table entry is a
-slot; its key is looked up in `_ids`, so a row costs 16 to 24 bytes here. Probing is triangular: with a table size that
-is a power of two it visits every entry.
-"""
+"""id -> slot for dynamic 64-bit ids: native where it is built, else numpy, with the same answers."""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
+from importlib import import_module
+from typing import Protocol
 
-from ett.checkpoint.digest import U64, mix
 from ett.trainer.sparse.hashing import Ids
-
-# Differs from the key of `row_owner`, whose low bits are equal for all ids of one rank.
-_INDEX_KEY = U64(0xA0761D6478BD642F)
-_SMALLEST = 64
+from ett.trainer.sparse.numpy_id_index import NumpyIdIndex
 
 
-class IdIndex:
-    """Grows without bound; the load factor stays at or below one half."""
+class IdIndex(Protocol):
+    """Slots are 0, 1, 2, … in order of insertion; those of erased ids are given out again, the last erased first.
 
-    def __init__(self) -> None:
-        self.clear()
+    The native one holds no GIL while it works; lookups may run beside each other, a change waits for them.
+    """
 
     def __len__(self) -> int:
-        return self._count
+        """Return the number of ids."""
 
     @property
-    def ids(self) -> Ids:
-        """All ids, by slot: int64 [len(self)], a view that the next insert may leave behind."""
-        return self._ids[: self._count]
+    def num_slots(self) -> int:
+        """One more than the greatest slot ever given out."""
 
-    def clear(self) -> None:
-        """Forget all ids."""
-        self._count = 0
-        self._ids = np.empty(_SMALLEST // 2, np.int64)
-        self._entries = np.full(_SMALLEST, -1, np.int64)
+    @property
+    def bytes(self) -> int:
+        """Memory of the index."""
 
     def find(self, ids: Ids) -> Ids:
         """Return the slot of each id, -1 where it is not known: int64 [N]."""
-        slots = self._entries[self._home(ids)]
-        # Most ids are found in the first entry, so only the others enter the loop with its index arrays.
-        active = np.flatnonzero((slots >= 0) & (self._ids[slots] != ids))
-        if len(active):
-            slots[active] = self._find_by_probing(ids[active])
-        return slots
 
     def insert(self, ids: Ids) -> Ids:
-        """Add unknown, unique ids and return their slots: int64 [N], consecutive."""
-        slots = np.arange(self._count, self._count + len(ids))
-        self._reserve(self._count + len(ids))
-        self._ids[slots] = ids
-        self._count += len(ids)
-        self._place(ids, slots)
-        return slots
+        """Add ids, int64 [N], and return their slots: int64 [N].
 
-    def _home(self, ids: Ids) -> Ids:
-        bits = len(self._entries).bit_length() - 1
-        return (mix(ids.view(U64) ^ _INDEX_KEY) >> U64(64 - bits)).view(np.int64)
+        Raises: ValueError: an id is known already, or comes twice; nothing was added.
+        """
 
-    def _find_by_probing(self, ids: Ids) -> Ids:
-        found = np.full(len(ids), -1, np.int64)
-        active, place, mask = np.arange(len(ids)), self._home(ids), len(self._entries) - 1
-        for distance in range(1, len(self._entries) + 1):
-            place = (place + distance) & mask
-            slots = self._entries[place]
-            is_taken = slots >= 0
-            is_match = is_taken & (self._ids[slots] == ids)
-            found[active[is_match]] = slots[is_match]
-            goes_on = is_taken & ~is_match
-            active, place, ids = active[goes_on], place[goes_on], ids[goes_on]
-            if not len(active):
-                return found
-        raise AssertionError("no empty entry: the load factor is above one half")
+    def erase(self, ids: Ids) -> Ids:
+        """Forget ids and return the slots that they had, -1 where one was not known: int64 [N]."""
 
-    def _place(self, ids: Ids, slots: Ids) -> None:
-        place, mask = self._home(ids), len(self._entries) - 1
-        for distance in range(1, len(self._entries) + 1):
-            is_free = self._entries[place] < 0
-            self._entries[place[is_free]] = slots[is_free]
-            goes_on = self._entries[place] != slots  # of several ids that want one entry, one has won
-            place, slots = place[goes_on], slots[goes_on]
-            if not len(slots):
-                return
-            place = (place + distance) & mask
-        raise AssertionError("no empty entry: the load factor is above one half")
+    def items(self) -> tuple[Ids, Ids]:
+        """Return all ids and their slots, int64 [len(self)] each, in no particular order."""
 
-    def _reserve(self, count: int) -> None:
-        if count <= len(self._ids):
-            return
-        size = len(self._entries)
-        while size < 2 * count:
-            size *= 2
-        grown: NDArray[np.int64] = np.empty(size // 2, np.int64)
-        grown[: self._count] = self.ids
-        self._ids = grown
-        self._entries = np.full(size, -1, np.int64)
-        self._place(self.ids, np.arange(self._count))
+    def clear(self) -> None:
+        """Forget all ids."""
+
+
+def _find_native() -> Callable[[int], IdIndex] | None:
+    try:
+        native: Callable[[int], IdIndex] = import_module("ett.trainer.sparse._index").IdIndex
+    except ImportError:  # not built: a source tree without a compiler
+        return None
+    return native
+
+
+NATIVE = _find_native()
+
+
+def id_index(threads: int = 1) -> IdIndex:
+    """Return an empty index whose calls on many ids use up to `threads` threads."""
+    return NumpyIdIndex() if NATIVE is None else NATIVE(threads)
