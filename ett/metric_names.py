@@ -18,6 +18,15 @@ RESOURCE_LABELS = ("cluster", "team", "model")
 METRIC_COMPONENTS = ("scheduling", "initialization", "compilation", "training", "shutdown", "wasted")
 # A second to four hours: a start-up's imports, and a night in a queue.
 DURATION_BUCKETS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 5_400, 7_200, 14_400)
+# Values of the label `reason`: why a job had to come back, by an interruption's class, or its kind if it has none.
+RESTART_REASONS = {
+    "preemption": "preemption",
+    "user": "user_error",
+    "infra": "infrastructure_failure",
+    "unknown": "unknown_failure",
+}
+RECOVERY_TIERS = ("in_process", "in_job", "reschedule")  # values of the label `tier`
+CHECKPOINT_PHASES = ("blocking", "background")  # values of the label `phase`
 # Labels with a word of their own in OpenTelemetry's conventions; every other label L is the attribute `ett.L`.
 _ATTRIBUTES = {"reason": "error.type"}
 
