@@ -19,6 +19,13 @@ PAGES: dict[str, tuple[str, int, str]] = {
         "checkpoint verify JOB` names every damaged file. A restore without --step falls back to the newest "
         "checkpoint that is whole, and says so.",
     ),
+    "C009": (
+        "two records claim one place in a job's log",
+        8,
+        "A record is known by job, file and sequence number, and another with other bytes is stored under the same "
+        "three. The first was kept, the other was left out, and all else was stored. Usually two jobs share a name, or "
+        "a log was edited: ingest the other under a name of its own, `ett ingest NAME --events DIR`.",
+    ),
     "C010": (
         "there is no checkpoint",
         10,

@@ -12,6 +12,7 @@ import click
 
 from ett.accounting import JobAccount
 from ett.event_schema import NS
+from ett.job_source import store_option
 from ett.job_window import AccountingPolicy
 from ett.log_source import UnixSeconds, load_account, log_path
 from ett.rank_timeline import Piece
@@ -105,15 +106,23 @@ def _is_loop(interval: Interval) -> bool:
 @click.command()
 @click.argument("job", required=False)
 @click.option("--events", type=click.Path(path_type=Path), metavar="DIR", help="A folder with an event log, not a job.")
+@store_option
 @click.option("--as-of", type=UnixSeconds(), metavar="UNIX_S", help="Explain what was known at that time.")
 @click.option("--infer-compile", is_flag=True, help="Book the first step's excess over later ones as compilation.")
 @click.option("--every-step", is_flag=True, help="A line for every step, rather than one for each stretch of them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every step.")
 def command(
-    *, job: str | None, events: Path | None, as_of: int | None, infer_compile: bool, every_step: bool, as_json: bool
+    *,
+    job: str | None,
+    events: Path | None,
+    store: str | None,
+    as_of: int | None,
+    infer_compile: bool,
+    every_step: bool,
+    as_json: bool,
 ) -> None:
     """Print every interval of JOB with its rule and its evidence."""
-    account = load_account(log_path(job, events), as_of, AccountingPolicy(infer_compile=infer_compile))
+    account = load_account(log_path(job, events, store), as_of, AccountingPolicy(infer_compile=infer_compile))
     found = [] if account is None else intervals(account.pieces)
     if as_json:
         click.echo(json.dumps(_json(account, found)))

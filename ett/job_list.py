@@ -1,32 +1,46 @@
-"""`ett ls`: the jobs of this home, newest first."""
+"""`ett ls`: the jobs of this home or of a store, a page at a time."""
 
 from __future__ import annotations
 
 import json
-import os
+import re
+import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
-from ett.accounting import JobAccount
-from ett.errors import CorruptState, NotFound
+from ett.errors import EttError
 from ett.event_schema import NS
-from ett.job_folder import ett_home
-from ett.job_state import state_of
+from ett.job_source import accounts, opened, store_option, store_url
 from ett.job_window import AccountingPolicy
-from ett.log_source import load_account
-from ett.report import build_report
-from ett.report_text import share
+from ett.report_text import duration, share
+from ett.store.job_row import JobRow, summarised
+from ett.store.job_table import SORTS, JobFilter, JobPage, page_of_rows
 
 _COLUMNS = ("job", "team", "owner", "model", "state", "attempts", "ett", "started")
+_PAGE_ROWS = 50
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+class Ago(click.ParamType[float]):
+    """7d, 12h, 90m, 2w or 30s before now -> Unix seconds."""
+
+    name = "ago"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d{1,9})([smhdw])", value, re.ASCII)
+        if found is None:
+            self.fail(f"{value!r} is no time span such as 7d, 12h or 90m", param, ctx)
+        return time.time() - int(found[1]) * _UNITS_S[found[2]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobRow:
-    """One job; `ett` from 0 to 1 or None, `started` RFC 3339 in UTC or empty while nothing is recorded."""
+class ListedJob:
+    """One job as it is printed; `ett` from 0 to 1 or None, `started` RFC 3339 in UTC or empty."""
 
     job: str
     team: str
@@ -38,57 +52,79 @@ class JobRow:
     started: str
 
 
-def list_jobs(jobs: Path) -> tuple[list[JobRow], list[str]]:
-    """Return the jobs under the folder, newest first, and a warning for each whose log cannot be read."""
-    rows, warnings = [], []
-    folders = [entry for entry in jobs.iterdir() if entry.is_dir()] if jobs.is_dir() else []
-    for folder in folders:
-        try:
-            account = load_account(folder, None, AccountingPolicy()) if (folder / "events").is_dir() else None
-        except (CorruptState, NotFound) as err:
-            warnings.append(f"{folder.name}: {err}")
-            continue
-        rows.append(job_row(folder.name, account))
-    return sorted(rows, key=lambda row: (row.started, row.job), reverse=True), warnings
-
-
-def job_row(name: str, account: JobAccount | None) -> JobRow:
-    """Return the row of a job; one without records yet is queued."""
-    if account is None:
-        return JobRow(job=name, team="", owner="", model="", state="queued", attempts=0, ett=None, started="")
-    submitted = account.window.submitted.data if account.window.submitted else {}
-    started = datetime.fromtimestamp(account.window.start_ns / NS, UTC)
-    report = build_report(account)
-    return JobRow(
-        job=name,
-        team=str(submitted.get("team", "")),
-        owner=str(submitted.get("owner", "")),
-        model=str(submitted.get("model", "")),
-        state=state_of(account),
-        attempts=report.num_attempts,
-        ett=report.ett,
-        started=started.isoformat(timespec="seconds").replace("+00:00", "Z"),
-    )
+def list_jobs(store: str | None, asked: JobFilter, *, sort: str, limit: int, cursor: str | None) -> JobPage:
+    """Return a page of the store at that URL, else of the folders under $ETT_HOME: the same rows for the same logs."""
+    url = store_url(store)
+    if url is not None:
+        with opened(url) as found:
+            return found.page(asked, sort=sort, limit=limit, cursor=cursor)
+    rows, warnings = list[JobRow](), list[str]()
+    for name, account in accounts(None, AccountingPolicy()):
+        if isinstance(account, EttError):
+            warnings.append(f"{name}: {account}")
+        else:
+            rows.append(summarised(name, account, time.time_ns()))
+    page = page_of_rows(rows, asked, sort=sort, limit=limit, cursor=cursor)
+    return JobPage(rows=page.rows, next_cursor=page.next_cursor, warnings=tuple(warnings))
 
 
 @click.command()
+@store_option
+@click.option("--team", metavar="NAME", help="Only jobs of this team.")
+@click.option("--model", metavar="NAME", help="Only jobs of this model.")
+@click.option("--state", metavar="STATE", help="Only queued, running, suspended, succeeded, failed, cancelled or lost.")
+@click.option("--since", type=Ago(), metavar="AGO", help="Only jobs that started in the last 7d, 12h, 90m, …")
+@click.option(
+    "--sort", type=click.Choice(sorted(SORTS)), default="start", help="Newest first (start), or by ETT, or lost time."
+)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=_PAGE_ROWS, show_default=True, help="Rows of a page.")
+@click.option("--cursor", metavar="TEXT", help="The page after the one that named this cursor.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(as_json: bool) -> None:
-    """List the jobs under $ETT_HOME, newest first."""
-    rows, warnings = list_jobs(ett_home(os.environ) / "jobs")
+def command(
+    *,
+    store: str | None,
+    team: str | None,
+    model: str | None,
+    state: str | None,
+    since: float | None,
+    sort: str,
+    limit: int,
+    cursor: str | None,
+    as_json: bool,
+) -> None:
+    """List the jobs under $ETT_HOME, or of a store, newest first."""
+    asked = JobFilter(team=team, model=model, state=state, since_unix_s=since)
+    page = list_jobs(store, asked, sort=sort, limit=limit, cursor=cursor)
     if as_json:
-        data = {"jobs": [asdict(row) for row in rows]}
-        click.echo(json.dumps({"schema": "ett.jobs/v1", "data": data, "warnings": warnings}))
+        data = {"jobs": [asdict(_listed(row)) for row in page.rows], "next": page.next_cursor}
+        click.echo(json.dumps({"schema": "ett.jobs/v1", "data": data, "warnings": list(page.warnings)}))
         return
-    for line in _table([_COLUMNS, *(_cells(row) for row in rows)]):
+    columns = (*_COLUMNS[:7], "lost", *_COLUMNS[7:]) if sort == "lost" else _COLUMNS
+    for line in _table([columns, *(_cells(row, columns) for row in page.rows)]):
         click.echo(line)
-    for warning in warnings:
+    if page.next_cursor is not None:
+        click.echo(f"next page: the same command with --cursor {page.next_cursor}", err=True)
+    for warning in page.warnings:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _cells(row: JobRow) -> tuple[str, ...]:
-    values: dict[str, Any] = asdict(row) | {"ett": share(row.ett)}
-    return tuple(str(values[name]) or "-" for name in _COLUMNS)
+def _listed(row: JobRow) -> ListedJob:
+    started = datetime.fromtimestamp(row.started_ns // NS, UTC).isoformat() if row.started_ns else ""
+    return ListedJob(
+        job=row.job,
+        team=row.team,
+        owner=row.owner,
+        model=row.model,
+        state=row.state,
+        attempts=row.attempts,
+        ett=row.ett,
+        started=started.replace("+00:00", "Z"),
+    )
+
+
+def _cells(row: JobRow, columns: tuple[str, ...]) -> tuple[str, ...]:
+    values: dict[str, Any] = asdict(_listed(row)) | {"ett": share(row.ett), "lost": duration(row.lost_ns)}
+    return tuple(str(values[name]) or "-" for name in columns)
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ett.accounting import JobAccount, account
-from ett.event_reader import read_folder
+from ett.accounting import JobAccount
 from ett.event_schema import NS
 from ett.job_folder import ett_home, find_job
+from ett.job_source import JobLog, opened, store_url
 from ett.job_window import AccountingPolicy
 
 
@@ -31,22 +30,25 @@ class UnixSeconds(click.ParamType[int]):
             self.fail(f"{value!r} is not a number of seconds since the Unix epoch", param, ctx)
 
 
-def log_path(job: str | None, events: Path | None) -> Path:
-    """Return the folder whose log was asked for.
+def log_path(job: str | None, events: Path | None, store: str | None = None) -> JobLog:
+    """Return the log that was asked for: a folder's, else a job's by its name or the only prefix of one.
 
     Raises:
-        click.UsageError: not exactly one of the two was given.
+        click.UsageError: not exactly one of job and events was given.
         NotFound: no such job, or several.
     """
     if (job is None) == (events is None):
         raise click.UsageError("name a job, or a folder with --events DIR; `ett ls` lists the jobs")
-    return events if events is not None else find_job(ett_home(os.environ), str(job)).path
+    if events is not None:
+        return JobLog(job="", folder=events)
+    url = store_url(store)
+    if url is None:
+        folder = find_job(ett_home(os.environ), str(job))
+        return JobLog(job=folder.name, folder=folder.path)
+    with opened(url) as found:
+        return JobLog(job=found.find_job(str(job)), store=url)
 
 
-def load_account(path: Path, as_of_ns: int | None, policy: AccountingPolicy) -> JobAccount | None:
-    """Return the account of the log under `path`, as of now where no instant is given; None for an empty log.
-
-    Without an instant nothing is cut: a record that lies ahead of this machine's clock is still there.
-    """
-    now_ns = time.time_ns() if as_of_ns is None else as_of_ns
-    return account(read_folder(path), as_of_ns=now_ns, cut_at_as_of=as_of_ns is not None, policy=policy)
+def load_account(log: JobLog, as_of_ns: int | None, policy: AccountingPolicy) -> JobAccount | None:
+    """Return the account of the log, as of now where no instant is given; None for an empty log."""
+    return log.account(as_of_ns, policy)

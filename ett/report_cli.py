@@ -9,6 +9,7 @@ import click
 
 from ett.attribution import attribute, attribution_json
 from ett.errors import ThresholdMissed
+from ett.job_source import store_option
 from ett.job_window import AccountingPolicy
 from ett.log_source import UnixSeconds, load_account, log_path
 from ett.recipe_cli import site_file
@@ -22,6 +23,7 @@ _UNIX = UnixSeconds()
 @click.command()
 @click.argument("job", required=False)
 @click.option("--events", type=click.Path(path_type=Path), metavar="DIR", help="A folder with an event log, not a job.")
+@store_option
 @click.option("--as-of", type=_UNIX, metavar="UNIX_S", help="Report what was known at that time; default: now.")
 @click.option("--window", type=(_UNIX, _UNIX), metavar="A B", help="Count only the time from A to B (Unix seconds).")
 @click.option(
@@ -40,6 +42,7 @@ def command(
     *,
     job: str | None,
     events: Path | None,
+    store: str | None,
     as_of: int | None,
     window: tuple[int, int] | None,
     exclude: tuple[tuple[int, int], ...],
@@ -49,7 +52,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Say where every second of JOB went: six components that sum to its wall time."""
-    path, site = log_path(job, events), load_site(site_file(config))
+    path, site = log_path(job, events, store), load_site(site_file(config))
     account = load_account(path, as_of, AccountingPolicy(infer_compile=infer_compile))
     report = empty_report() if account is None else build_report(account, window, exclude)
     if as_json:

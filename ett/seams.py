@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "data": ("ett.trainer.data.cli:group", "Generate training data in a public format."),
     "errors": ("ett.error_pages:command", "Explain an error code."),
     "explain": ("ett.explain:command", "Print every interval of a job with its rule and its evidence."),
+    "ingest": ("ett.store.ingest_cli:command", "Take jobs' logs into the job store: only what is new."),
     "launch": ("ett.launch:command", "Run a recipe, a script or a command under the supervisor."),
     "ls": ("ett.job_list:command", "List jobs, newest first."),
     "report": ("ett.report_cli:command", "Say where every second of a job went."),

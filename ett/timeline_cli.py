@@ -8,6 +8,7 @@ import click
 
 from ett.accounting import JobAccount
 from ett.event_schema import NS
+from ett.job_source import store_option
 from ett.job_window import AccountingPolicy
 from ett.log_source import UnixSeconds, load_account, log_path
 from ett.report_text import GLYPHS, duration
@@ -18,11 +19,12 @@ _CELLS = 96
 @click.command()
 @click.argument("job", required=False)
 @click.option("--events", type=click.Path(path_type=Path), metavar="DIR", help="A folder with an event log, not a job.")
+@store_option
 @click.option("--as-of", type=UnixSeconds(), metavar="UNIX_S", help="Draw what was known at that time; default: now.")
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a picture instead.")
-def command(job: str | None, events: Path | None, as_of: int | None, svg: Path | None) -> None:
+def command(job: str | None, events: Path | None, store: str | None, as_of: int | None, svg: Path | None) -> None:
     """Draw JOB's attempts on one time axis: what each was doing, when, and where it failed."""
-    account = load_account(log_path(job, events), as_of, AccountingPolicy())
+    account = load_account(log_path(job, events, store), as_of, AccountingPolicy())
     if account is None:
         click.echo("no records yet")
         return

@@ -250,8 +250,12 @@ def _migrate(database: Database) -> None:
             database.run("INSERT INTO schema_version VALUES (?, ?)", (version, time.time_ns()))
 
 
-_SQLITE_KINDS = {"id": "INTEGER PRIMARY KEY", "blob": "BLOB"}
-_POSTGRES_KINDS = {"id": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "blob": "BYTEA"}
+_SQLITE_KINDS = {"id": "INTEGER PRIMARY KEY", "blob": "BLOB", "name": "TEXT"}
+_POSTGRES_KINDS = {
+    "id": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    "blob": "BYTEA",
+    "name": 'TEXT COLLATE "C"',
+}
 
 
 def _version(database: Database) -> int:

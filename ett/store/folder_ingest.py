@@ -45,16 +45,19 @@ def ingest_folder(store: Store, job: str, path: Path) -> FolderIngest:
     root = path / "events" if (path / "events").is_dir() else path
     if not root.is_dir():
         raise NotFound(f"no event log under {path}", expected="a folder with *.jsonl files, or one that holds events/")
+    store.add_job(job)
     total = FolderIngest(job=job)
     for file in sorted(root.rglob("*.jsonl")):
         total = _ingest_file(store, total, f"{file.parent.name}/{file.name}", file)
-    if total.files:
-        folder = JobFolder(path)
-        launch, recipe = (plain_text(json.dumps(read_json(p))) for p in (folder.launch_file, folder.recipe_file))
-        if (launch, recipe) != store.texts(job) and (launch, recipe) != ("{}", "{}"):
-            store.set_texts(job, launch=launch, recipe=recipe)
-        store.sum_up_if_stale(job)
+    _keep_texts(store, job, JobFolder(path))
+    store.sum_up_if_stale(job)
     return total
+
+
+def _keep_texts(store: Store, job: str, folder: JobFolder) -> None:
+    found = tuple(plain_text(json.dumps(read_json(file))) for file in (folder.launch_file, folder.recipe_file))
+    if found != ("{}", "{}") and found != store.texts(job):
+        store.set_texts(job, launch=found[0], recipe=found[1])
 
 
 def _ingest_file(store: Store, total: FolderIngest, name: str, path: Path) -> FolderIngest:
@@ -67,8 +70,10 @@ def _ingest_file(store: Store, total: FolderIngest, name: str, path: Path) -> Fo
         if known is not None and (why := _changed(file, known)):
             notes.append(f"{name} {why}: read again from its beginning")
             begin = 0
-        for lines, position, is_torn in _pieces(file, begin):
-            result = store.ingest_lines(total.job, name, lines, position, is_torn=is_torn)
+        for lines, position in _pieces(file, begin):
+            if position == known:
+                break  # nothing new
+            result = store.ingest_lines(total.job, name, lines, position)
             accepted, duplicate = accepted + result.accepted, duplicate + result.duplicate
             rejected += [
                 (r.code, f"{name}, byte {begin + lines.begin(r.line_index)}: {r.text}") for r in result.rejected
@@ -84,8 +89,8 @@ def _ingest_file(store: Store, total: FolderIngest, name: str, path: Path) -> Fo
     )
 
 
-def _pieces(file: BinaryIO, begin: int) -> Iterator[tuple[LogLines, Position, bool]]:
-    """Yield whole lines from byte `begin` on, where they end, and whether a torn end follows; once at least."""
+def _pieces(file: BinaryIO, begin: int) -> Iterator[tuple[LogLines, Position]]:
+    """Yield whole lines from byte `begin` on and where they end; once at least."""
     size = os.fstat(file.fileno()).st_size
     while True:
         data = _whole_lines(file, begin, size)
@@ -96,7 +101,7 @@ def _pieces(file: BinaryIO, begin: int) -> Iterator[tuple[LogLines, Position, bo
             data = data[: lines.begin(len(lines.ends) - 1)]
             lines = read_lines(data)
         begin += len(data)
-        yield lines, _position(file, begin), is_last and begin < size
+        yield lines, _position(file, begin, is_torn=is_last and begin < size)
         if is_last:
             return
 
@@ -112,12 +117,13 @@ def _whole_lines(file: BinaryIO, begin: int, size: int) -> bytes:
         wanted *= 2
 
 
-def _position(file: BinaryIO, next_byte: int) -> Position:
+def _position(file: BinaryIO, next_byte: int, *, is_torn: bool) -> Position:
     tail = max(0, next_byte - _WITNESS_BYTES)
     return Position(
         next_byte=next_byte,
         head_crc=zlib.crc32(os.pread(file.fileno(), min(_WITNESS_BYTES, next_byte), 0)),
         tail_crc=zlib.crc32(os.pread(file.fileno(), next_byte - tail, tail)),
+        is_torn=is_torn,
     )
 
 
@@ -126,4 +132,4 @@ def _changed(file: BinaryIO, known: Position) -> str:
     size = os.fstat(file.fileno()).st_size
     if size < known.next_byte:
         return f"was cut from at least {known.next_byte} to {size} bytes"
-    return "" if _position(file, known.next_byte) == known else "was replaced or changed"
+    return "" if _position(file, known.next_byte, is_torn=known.is_torn) == known else "was replaced or changed"

@@ -12,7 +12,7 @@ from ett.report import build_report
 from ett.store.block import clamped
 
 COLUMNS = (
-    "id", "name", "generation", "summary_generation", "as_of_ns", "team", "owner", "model", "state", "window_state",
+    "name", "as_of_ns", "team", "owner", "model", "state", "window_state",
     "attempts", "ranks", "started_ns", "ended_ns", "total_ns", *(f"{name}_ns" for name in COMPONENTS), "lost_ns",
 )  # fmt: skip
 
@@ -34,7 +34,6 @@ class JobRow:
     as_of_ns: int
     total_ns: int
     ns: dict[Component, int]
-    row_id: int = 0  # the store's own number of the job; 0: not from a store
 
     @property
     def started_unix_s(self) -> float:
@@ -54,13 +53,13 @@ class JobRow:
         return self.ns["effective"] * 1_000_000 // self.total_ns if self.total_ns else -1
 
 
-def summarised(job: str, account: JobAccount | None, as_of_ns: int, row_id: int = 0) -> JobRow:
+def summarised(job: str, account: JobAccount | None, as_of_ns: int) -> JobRow:
     """Return the row of a job's account; one without records is queued."""
     if account is None:
         none: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
         return JobRow(
             job=job, team="", owner="", model="", state="queued", window_state="RUNNING", attempts=0, ranks=0,
-            started_ns=0, ended_ns=0, as_of_ns=as_of_ns, total_ns=0, ns=none, row_id=row_id,
+            started_ns=0, ended_ns=0, as_of_ns=as_of_ns, total_ns=0, ns=none,
         )  # fmt: skip
     submitted = account.window.submitted.data if account.window.submitted else {}
     report = build_report(account)
@@ -78,7 +77,6 @@ def summarised(job: str, account: JobAccount | None, as_of_ns: int, row_id: int 
         as_of_ns=as_of_ns,
         total_ns=clamped(report.total_ns),
         ns={name: clamped(ns) for name, ns in report.ns.items()},
-        row_id=row_id,
     )
 
 
@@ -88,7 +86,6 @@ def row_of(values: tuple[Any, ...]) -> JobRow:
     return JobRow(
         job=named["name"],
         ns={name: named[f"{name}_ns"] for name in COMPONENTS},
-        row_id=named["id"],
         **{
             name: named[name]
             for name in (

@@ -43,6 +43,7 @@ class Position:
     next_byte: int
     head_crc: int
     tail_crc: int
+    is_torn: bool  # bytes of an unfinished line follow
 
 
 def open_store(url: str | Path) -> Store:
@@ -90,9 +91,14 @@ class Store:
         whole = [line if b"\n" not in line else line.replace(b"\n", b"\0") for line in cleaned]
         return self.ingest_lines(job, file, read_lines(b"".join(line + b"\n" for line in whole)))
 
-    def ingest_lines(
-        self, job: str, file: str, lines: LogLines, position: Position | None = None, *, is_torn: bool = False
-    ) -> IngestResult:
+    def add_job(self, job: str) -> None:
+        """Make a job known that has no records yet: it is queued."""
+        if self._jobs.is_known(job):
+            return
+        with self._database.writing():
+            self._jobs.locked_id(checked_name(job))
+
+    def ingest_lines(self, job: str, file: str, lines: LogLines, position: Position | None = None) -> IngestResult:
         """Take lines that were read; with `position` they begin at a known byte of a folder's file, which moves on."""
         file_name = _checked_file(file)
         with self._database.writing():
@@ -102,8 +108,7 @@ class Store:
             codes = lines.codes | dict.fromkeys(conflicts, "conflict")
             num_new_rejects = self._keep_rejects(file_id, lines, codes, position)
             self._append(file_id, [lines.line(i) for i in accepted], [lines.seqs[i] or 0 for i in accepted])
-            was_torn = self._move_on(file_id, position, is_torn=is_torn)
-            if accepted or num_new_rejects or was_torn != (is_torn if position else was_torn):
+            if self._move_on(file_id, position) or accepted or num_new_rejects:
                 self._database.run("UPDATE job SET generation = generation + 1 WHERE id = ?", (job_id,))
         rejected = tuple(
             Rejected(line_index=index, code=code, text=describe(code, lines.line(index)))
@@ -129,8 +134,10 @@ class Store:
         """Return one page of jobs, largest of `sort` first, and the cursor of the next. Raises: UsageError (cursor)."""
         warnings = self.sum_up_stale()
         page = self._jobs.page(asked, sort=sort, limit=limit, cursor=cursor)
-        rows = tuple(row for row in page.rows if row.job not in warnings)
-        return replace(page, rows=rows, warnings=tuple(f"{job}: {text}" for job, text in warnings.items()))
+        # A running job's figures are of the moment that it was summed up; on this page they are of now.
+        rows = [self.sum_up(r.job) if r.window_state == "RUNNING" else r for r in page.rows if r.job not in warnings]
+        rows = [row for row in rows if asked.admits(row)]
+        return replace(page, rows=tuple(rows), warnings=tuple(f"{job}: {text}" for job, text in warnings.items()))
 
     def event_log(self, job: str) -> EventLog:
         """Return the job's log: `account` of it is the account of the files it was ingested from.
@@ -210,11 +217,14 @@ class Store:
     def position(self, job: str, file: str) -> Position | None:
         """Return how far the folder's file was read; None: not at all."""
         found = self._database.rows(
-            "SELECT next_byte, head_crc, tail_crc FROM file_position WHERE file_id = "
-            "(SELECT f.id FROM event_file f JOIN job j ON j.id = f.job_id WHERE j.name = ? AND f.name = ?)",
+            "SELECT p.next_byte, p.head_crc, p.tail_crc, f.is_torn FROM file_position p "
+            "JOIN event_file f ON f.id = p.file_id JOIN job j ON j.id = f.job_id WHERE j.name = ? AND f.name = ?",
             (job, file),
         )
-        return Position(next_byte=found[0][0], head_crc=found[0][1], tail_crc=found[0][2]) if found else None
+        if not found:
+            return None
+        next_byte, head_crc, tail_crc, is_torn = found[0]
+        return Position(next_byte=next_byte, head_crc=head_crc, tail_crc=tail_crc, is_torn=bool(is_torn))
 
     def set_texts(self, job: str, *, launch: str, recipe: str) -> None:
         """Keep the job's launch.json and recipe.json, as JSON text."""
@@ -311,17 +321,17 @@ class Store:
         self._database.run_many("INSERT INTO reject VALUES (?, ?, ?, ?) ON CONFLICT (file_id, place) DO NOTHING", rows)
         return int(self._database.rows(count, (file_id,))[0][0] - before)
 
-    def _move_on(self, file_id: int, position: Position | None, *, is_torn: bool) -> bool:
-        """Keep the position, and return whether the file was torn before."""
+    def _move_on(self, file_id: int, position: Position | None) -> bool:
+        """Keep the position, and return whether it says anything new of the file's torn end."""
         was_torn = bool(self._database.rows("SELECT is_torn FROM event_file WHERE id = ?", (file_id,))[0][0])
         if position is not None:
-            self._database.run("UPDATE event_file SET is_torn = ? WHERE id = ?", (int(is_torn), file_id))
+            self._database.run("UPDATE event_file SET is_torn = ? WHERE id = ?", (int(position.is_torn), file_id))
             self._database.run(
                 "INSERT INTO file_position VALUES (?, ?, ?, ?) ON CONFLICT (file_id) DO UPDATE SET "
                 "next_byte = excluded.next_byte, head_crc = excluded.head_crc, tail_crc = excluded.tail_crc",
                 (file_id, position.next_byte, position.head_crc, position.tail_crc),
             )
-        return was_torn
+        return position is not None and position.is_torn != was_torn
 
     def _blocks(self, file_id: int) -> Iterator[bytes]:
         for data, raw_bytes in self._database.rows(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ett.accounting import JobAccount
 from ett.errors import Conflict, NotFound, UsageError
 from ett.event_schema import COMPONENTS, NS
+from ett.job_folder import JOB_NAME
 from ett.store.block import clamped
 from ett.store.database import Database
 from ett.store.job_row import COLUMNS, JobRow, plain_text, row_of
 
 STALE_AFTER_NS = 90 * NS  # silence after which a running job is LOST (D5): a row this old may say the wrong word
 SORTS = {"start": "started_ns", "ett": "ett_ppm", "lost": "lost_ns"}
+_CURSOR = re.compile(rf"([a-z]+)\.(-?[0-9]{{1,19}})\.({JOB_NAME.pattern})", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +28,13 @@ class JobFilter:
     model: str | None = None
     state: str | None = None
     since_unix_s: float | None = None  # started at or after
+
+    def admits(self, row: JobRow) -> bool:
+        is_since = self.since_unix_s is None or row.started_ns >= int(self.since_unix_s * NS)
+        return is_since and all(
+            wanted is None or plain_text(wanted) == found
+            for wanted, found in ((self.team, row.team), (self.model, row.model), (self.state, row.state))
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +55,9 @@ class JobTable:
         self._database.run("INSERT INTO job (name) VALUES (?) ON CONFLICT (name) DO NOTHING", (job,))
         locked = f"SELECT id FROM job WHERE name = ?{self._database.for_update}"
         return int(self._database.rows(locked, (job,))[0][0])
+
+    def is_known(self, job: str) -> bool:
+        return bool(self._database.rows("SELECT 1 FROM job WHERE name = ?", (job,)))
 
     def known_id(self, job: str) -> int:
         """Raises: NotFound."""
@@ -100,29 +114,49 @@ class JobTable:
             conditions.append("started_ns >= ?")
             values.append(clamped(int(asked.since_unix_s * NS)))
         if cursor is not None:
-            conditions.append(f"({column}, id) < (?, ?)")
-            values += _parsed_cursor(cursor, sort)
+            conditions.append(f"({column}, name) < (?, ?)")
+            values += parsed_cursor(cursor, sort)
         most = "" if limit is None else " LIMIT ?"
         values += [] if limit is None else [limit + 1]
         found = self._database.rows(
             f"SELECT {', '.join(COLUMNS)} FROM job WHERE {' AND '.join(conditions)} "
-            f"ORDER BY {column} DESC, id DESC{most}",
+            f"ORDER BY {column} DESC, name DESC{most}",
             values,
         )
-        rows = [row_of(row) for row in found]
-        if limit is None or len(rows) <= limit:
-            return JobPage(rows=tuple(rows), next_cursor=None)
-        last = rows[limit - 1]
-        return JobPage(rows=tuple(rows[:limit]), next_cursor=f"{sort}.{getattr(last, column)}.{last.row_id}")
+        return cut_page([row_of(row) for row in found], sort=sort, limit=limit)
 
 
-def _parsed_cursor(cursor: str, sort: str) -> tuple[int, int]:
-    kind, *numbers = cursor.split(".")
-    if kind != sort or len(numbers) != 2 or not all(n.removeprefix("-").isdecimal() and len(n) < 20 for n in numbers):
+def page_of_rows(
+    rows: Iterable[JobRow], asked: JobFilter, *, sort: str, limit: int | None, cursor: str | None
+) -> JobPage:
+    """Return the page that a store with these rows would give."""
+    kept = [row for row in rows if asked.admits(row)]
+    kept.sort(key=lambda row: _sort_key(row, sort), reverse=True)
+    if cursor is not None:
+        after = parsed_cursor(cursor, sort)
+        kept = [row for row in kept if _sort_key(row, sort) < after]
+    return cut_page(kept, sort=sort, limit=limit)
+
+
+def cut_page(rows: Sequence[JobRow], *, sort: str, limit: int | None) -> JobPage:
+    if limit is None or len(rows) <= limit:
+        return JobPage(rows=tuple(rows), next_cursor=None)
+    number, name = _sort_key(rows[limit - 1], sort)
+    return JobPage(rows=tuple(rows[:limit]), next_cursor=f"{sort}.{number}.{name}")
+
+
+def parsed_cursor(cursor: str, sort: str) -> tuple[int, str]:
+    """Raises: UsageError."""
+    found = _CURSOR.fullmatch(cursor)
+    if found is None or found[1] != sort:
         raise UsageError(
             f"cursor {cursor[:60]!r} is none of a list sorted by {sort}", expected="the `next` of the page before"
         )
-    return clamped(int(numbers[0])), clamped(int(numbers[1]))
+    return clamped(int(found[2])), found[3]
+
+
+def _sort_key(row: JobRow, sort: str) -> tuple[int, str]:
+    return getattr(row, SORTS[sort]), row.job
 
 
 def _summary_values(row: JobRow) -> dict[str, object]:

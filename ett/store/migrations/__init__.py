@@ -1,6 +1,7 @@
 """The store's schema, one file a step, applied in order; a step that was released is never edited.
 
-`{id}`, `{blob}` are what each database calls a generated key and bytes. Every time is an integer of nanoseconds.
+`{id}`, `{blob}` and `{name}` are what each database calls a generated key, bytes, and text that sorts by its bytes.
+Every time is an integer of nanoseconds.
 """
 
 from __future__ import annotations

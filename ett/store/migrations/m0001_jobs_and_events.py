@@ -8,7 +8,7 @@ STATEMENTS = (
     # million, so that it sorts and pages as an integer; -1: none.
     """CREATE TABLE job (
         id {id},
-        name TEXT NOT NULL UNIQUE,
+        name {name} NOT NULL UNIQUE,
         generation BIGINT NOT NULL DEFAULT 0,
         summary_generation BIGINT NOT NULL DEFAULT -1,
         as_of_ns BIGINT NOT NULL DEFAULT 0,
@@ -33,12 +33,12 @@ STATEMENTS = (
         launch TEXT NOT NULL DEFAULT '{{}}',
         recipe TEXT NOT NULL DEFAULT '{{}}'
     )""",
-    "CREATE INDEX job_by_start ON job (started_ns, id)",
-    "CREATE INDEX job_by_ett ON job (ett_ppm, id)",
-    "CREATE INDEX job_by_lost ON job (lost_ns, id)",
-    "CREATE INDEX job_by_team ON job (team, started_ns, id)",
-    "CREATE INDEX job_by_model ON job (model, started_ns, id)",
-    "CREATE INDEX job_by_state ON job (state, started_ns, id)",
+    "CREATE INDEX job_by_start ON job (started_ns, name)",
+    "CREATE INDEX job_by_ett ON job (ett_ppm, name)",
+    "CREATE INDEX job_by_lost ON job (lost_ns, name)",
+    "CREATE INDEX job_by_team ON job (team, started_ns, name)",
+    "CREATE INDEX job_by_model ON job (model, started_ns, name)",
+    "CREATE INDEX job_by_state ON job (state, started_ns, name)",
     "CREATE INDEX job_unfinished ON job (as_of_ns) WHERE window_state = 'RUNNING'",
     "CREATE INDEX job_unsummed ON job (id) WHERE generation <> summary_generation",
     """CREATE TABLE attempt (
@@ -60,7 +60,7 @@ STATEMENTS = (
         id {id},
         job_id BIGINT NOT NULL REFERENCES job (id),
         attempt BIGINT NOT NULL,
-        name TEXT NOT NULL,
+        name {name} NOT NULL,
         num_events BIGINT NOT NULL DEFAULT 0,
         num_blocks BIGINT NOT NULL DEFAULT 0,
         is_torn BIGINT NOT NULL DEFAULT 0,

@@ -1,0 +1,130 @@
+"""Where jobs' logs are read from: the folders under $ETT_HOME, or a store (--store, $ETT_STORE, site's [store] url)."""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ett.accounting import JobAccount, account
+from ett.errors import ConfigError, CorruptState, NotFound
+from ett.event_reader import EventLog, read_folder
+from ett.job_folder import JobFolder, ett_home, read_json
+from ett.job_window import AccountingPolicy
+from ett.recipe_cli import site_file
+
+if TYPE_CHECKING:
+    from ett.store import Store
+
+Wrapped = Callable[..., Any]
+
+
+def store_option(command: Wrapped) -> Wrapped:
+    """The option `--store`, for every verb that reads jobs; pass what it gives to `store_url`."""
+    return click.option(
+        "--store",
+        metavar="URL",
+        help="Read from this job store, a path or postgresql://…; else from $ETT_STORE, the site's [store] url, or the "
+        "jobs' folders.",
+    )(command)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobLog:
+    """One job's event log where it was found: in a folder, or in the store of that URL."""
+
+    job: str
+    folder: Path | None = None
+    store: str | None = None
+
+    def __str__(self) -> str:
+        if self.store is None:
+            return str(self.folder)
+        from ett.store.database import without_password
+
+        return f"store {without_password(self.store)}, job {self.job}"
+
+    def read(self) -> EventLog:
+        """Raises: NotFound, CorruptState, and what `open_store` raises."""
+        if self.store is None:
+            assert self.folder is not None
+            return read_folder(self.folder)
+        with opened(self.store) as store:
+            return store.event_log(self.job)
+
+    def account(self, as_of_ns: int | None, policy: AccountingPolicy) -> JobAccount | None:
+        """Return the account, as of now where no instant is given; None for an empty log.
+
+        Without an instant nothing is cut: a record that lies ahead of this machine's clock is still there.
+        """
+        now_ns = time.time_ns() if as_of_ns is None else as_of_ns
+        return account(self.read(), as_of_ns=now_ns, cut_at_as_of=as_of_ns is not None, policy=policy)
+
+    def launch_and_recipe(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return launch.json and recipe.json; empty where there is none."""
+        import json
+
+        if self.store is None:
+            folder = JobFolder(self.folder or Path())
+            return read_json(folder.launch_file), read_json(folder.recipe_file)
+        with opened(self.store) as store:
+            launch, recipe = (json.loads(text) for text in store.texts(self.job))
+        return launch, recipe
+
+
+def store_url(given: str | None) -> str | None:
+    """Return the store to read from: the given one, else $ETT_STORE, else [store] url of the site file; None: folders.
+
+    Raises: NotFound, ConfigError: there is no such site file, or it says something else than a text.
+    """
+    if given or os.environ.get("ETT_STORE"):
+        return given or os.environ["ETT_STORE"]
+    site = site_file()
+    if site is None:
+        return None
+    try:
+        url = tomllib.loads(site.read_text(encoding="utf-8")).get("store", {}).get("url")
+    except FileNotFoundError as err:
+        raise NotFound(f"site file {site} does not exist", do="check $ETT_CONFIG") from err
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError) as err:
+        raise ConfigError(f"{site}: {err}", expected='valid TOML, such as [store] url = "/var/lib/ett/ett.db"') from err
+    if url is not None and not isinstance(url, str):
+        raise ConfigError(f"{site}: store.url is {url!r}", expected="a path, or postgresql://…", code="F003")
+    return url or None
+
+
+def opened(url: str) -> Store:
+    """Open a store that is there. Raises: NotFound: the file is missing: reading makes no empty store."""
+    from ett.store import open_store
+
+    if "://" not in url and not Path(url).is_file():
+        raise NotFound(f"there is no job store {url}", do="`ett ingest --all` makes it of the jobs' folders")
+    return open_store(url)
+
+
+def accounts(
+    store: str | None, policy: AccountingPolicy, as_of_ns: int | None = None
+) -> Iterator[tuple[str, JobAccount | CorruptState | NotFound | None]]:
+    """Yield every job's name with its account; None where nothing is recorded, an error where it cannot be read."""
+    for log in _all_logs(store_url(store)):
+        try:
+            yield log.job, log.account(as_of_ns, policy)
+        except (CorruptState, NotFound) as err:
+            yield log.job, err
+
+
+def _all_logs(url: str | None) -> Iterator[JobLog]:
+    if url is not None:
+        with opened(url) as store:
+            names = [row.job for row in store.jobs()]
+        yield from (JobLog(job=name, store=url) for name in names)
+        return
+    jobs = ett_home(os.environ) / "jobs"
+    folders = sorted(entry for entry in jobs.iterdir() if entry.is_dir()) if jobs.is_dir() else []
+    yield from (JobLog(job=folder.name, folder=folder) for folder in folders)

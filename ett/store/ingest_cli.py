@@ -1,0 +1,107 @@
+"""`ett ingest`: jobs' folders into the job store."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from ett.errors import CorruptState, NotFound
+from ett.job_folder import checked_name, ett_home, find_job
+from ett.job_source import store_url
+from ett.store.folder_ingest import FolderIngest, ingest_folder
+from ett.store.job_store import open_store
+
+_SHOWN_REJECTS = 5
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@click.option("--all", "all_jobs", is_flag=True, help="Every job under $ETT_HOME.")
+@click.option(
+    "--events",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A folder with an event log: that of the one JOB named.",
+)
+@click.option("--store", metavar="URL", help="The store; else $ETT_STORE, the site's [store] url, or $ETT_HOME/ett.db.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(jobs: tuple[str, ...], all_jobs: bool, events: Path | None, store: str | None, as_json: bool) -> None:
+    """Take what is new in the logs of JOBs into the job store. Doing it again changes nothing.
+
+    Lines that are no records are counted and shown, and never keep the others out; exit code 8 says that a record
+    conflicts with one that is stored under the same number.
+    """
+    if all_jobs == bool(jobs):
+        raise click.UsageError("name jobs, or say --all; `ett ls` lists them")
+    if events is not None and len(jobs) != 1:
+        raise click.UsageError("--events is the log of one job: name that job")
+    url = store_url(store) or str(ett_home(os.environ) / "ett.db")
+    done, warnings = list[FolderIngest](), list[str]()
+    with open_store(url) as opened:
+        for name, path in _sources(jobs, events):
+            try:
+                done.append(ingest_folder(opened, name, path))
+            except NotFound as err:
+                if not all_jobs:
+                    raise
+                warnings.append(f"{name}: {err}")
+        place = opened.name
+    _say(done, warnings, place, as_json)
+    if any(code == "conflict" for one in done for code, _ in one.rejected):
+        raise _conflict(done)
+
+
+def _sources(jobs: tuple[str, ...], events: Path | None) -> Iterator[tuple[str, Path]]:
+    if events is not None:
+        yield checked_name(jobs[0]), events
+        return
+    home = ett_home(os.environ)
+    if jobs:
+        yield from ((folder.name, folder.path) for folder in (find_job(home, job) for job in jobs))
+        return
+    root = home / "jobs"
+    yield from ((path.name, path) for path in sorted(root.iterdir()) if path.is_dir()) if root.is_dir() else ()
+
+
+def _say(done: list[FolderIngest], warnings: list[str], place: str, as_json: bool) -> None:
+    notes = [f"{one.job}: {note}" for one in done for note in one.notes] + warnings
+    if as_json:
+        rows = [
+            {
+                "job": one.job,
+                "files": one.files,
+                "accepted": one.accepted,
+                "duplicate": one.duplicate,
+                "rejected": dict(Counter(code for code, _ in one.rejected)),
+            }
+            for one in done
+        ]
+        click.echo(json.dumps({"schema": "ett.ingest/v1", "data": {"jobs": rows}, "warnings": notes}))
+        return
+    for one in done:
+        if one.accepted or one.rejected or len(done) == 1:
+            counts = f"{one.accepted} new, {one.duplicate} known, {len(one.rejected)} rejected"
+            click.echo(f"{one.job}: {counts} of {one.files} files")
+        for _, text in one.rejected[:_SHOWN_REJECTS]:
+            click.echo(f"  rejected {text}", err=True)
+        if len(one.rejected) > _SHOWN_REJECTS:
+            click.echo(f"  and {len(one.rejected) - _SHOWN_REJECTS} more", err=True)
+    click.echo(f"{len(done)} jobs, {sum(one.accepted for one in done)} new records in {place}")
+    for note in notes:
+        click.echo(f"warning: {note}", err=True)
+
+
+def _conflict(done: list[FolderIngest]) -> CorruptState:
+    found = [f"{one.job}: {text}" for one in done for code, text in one.rejected if code == "conflict"]
+    return CorruptState(
+        f"{len(found)} records conflict with stored ones; the first: {found[0]}",
+        expected="one record for each job, file and sequence number",
+        did="kept the record that was stored first, and everything else",
+        do="if two jobs share this name, ingest the other under a name of its own: `ett ingest NAME --events DIR`",
+        code="C009",
+    )
