@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import typing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,15 @@ from ett.job_folder import JobFolder, Lease, checked_name, ett_home, fresh_job, 
 from ett.job_history import read_history
 from ett.kept_launch import KeptLaunch
 from ett.launch_plan import Kind, LaunchPlan, read_plan
-from ett.recipe import resolve
+from ett.recipe import resolve, resolve_telemetry
 from ett.recipe_cli import site_file
-from ett.recipe_sections import JobConfig
+from ett.recipe_sections import JobConfig, TelemetryConfig, TelemetryMode
 from ett.report_text import count
 from ett.seams import SEAMS, load
 from ett.section import build_section
 from ett.stop_signals import StopSignals
 from ett.supervisor import JobSupervisor, Outcome, end_complete_job, recovery_config
+from ett.telemetry_agent import TelemetryAgent
 
 
 class _LaunchCommand(click.Command):
@@ -53,6 +55,8 @@ class LaunchFlags:
     overrides: tuple[str, ...] = ()
     checkpoint_interval: str | None = None
     grace: float | None = None
+    telemetry: TelemetryMode | None = None
+    strict: bool = False
     hang_after: str | None = None
     config: Path | None = None
 
@@ -84,6 +88,12 @@ class LaunchFlags:
     metavar="TIME|auto|off",
     help="Longest time without a step or a commit (default: auto, from the job's own steps; 15m at least).",
 )
+@click.option(
+    "--telemetry",
+    type=click.Choice(typing.get_args(TelemetryMode)),
+    help="required: no launch without the collector of telemetry.endpoint; off: send nothing.",
+)
+@click.option("--strict", is_flag=True, help="Exit with 6 if a job succeeded and its events were not delivered.")
 @click.option("--config", type=click.Path(path_type=Path), help="Site file; else $ETT_CONFIG or $ETT_HOME/ett.toml.")
 @click.option(
     "--dry-run",
@@ -108,10 +118,10 @@ def command(ctx: click.Context, /, dry_run: bool, is_module: bool, target: tuple
         _check_recipe(plan, sections, folder)
         click.echo(json.dumps({"job": folder.name, "folder": str(folder.path), **asdict(plan)}, indent=1))
         return 0
-    return run_job(plan, folder, sections)
+    return run_job(plan, folder, sections, strict=flags.strict)
 
 
-def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None) -> int:
+def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None, *, strict: bool = False) -> int:
     """Run a job to its end under a supervisor and return the exit code of `ett launch`.
 
     Args:
@@ -120,6 +130,8 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
     """
     stop = StopSignals()
     stop.install()
+    telemetry = TelemetryAgent(folder, plan.telemetry, strict=strict)
+    telemetry.check()
     if not folder.exists:
         _check_recipe(plan, sections, folder)
         folder.create()
@@ -140,6 +152,7 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
     _enter(plan.cwd)
     job = JobSupervisor(plan, folder, stop)
     try:
+        telemetry.start()
         job.open(history)
         job.say(f"job {folder.name}, attempt {job.attempt}: {' '.join([plan.target, *plan.args])}")
         outcome = _run_attempts(job)
@@ -147,11 +160,13 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
             job.say(unfired)
         if job.is_refused(outcome) and kept.put_back():
             _say("nothing was trained; the job keeps the launch that it had before")
-        return _end(job, outcome)
+        code = _end(job, outcome)
     finally:
         job.close()
+        telemetry.end()
         lease.release()
         _let_go_of_output()
+    return telemetry.exit_code(code)
 
 
 def _run_attempts(job: JobSupervisor) -> Outcome:
@@ -254,6 +269,7 @@ def _recipe_plan(flags: LaunchFlags, target: tuple[str, ...]) -> tuple[LaunchPla
         "launch.nproc": flags.nproc,
         "recovery.max_restarts": flags.max_restarts,
         "recovery.grace_s": flags.grace,
+        "telemetry.mode": flags.telemetry,
         "recovery.hang_after": flags.hang_after,
         "checkpoint.interval": flags.checkpoint_interval,
     }
@@ -269,6 +285,7 @@ def _recipe_plan(flags: LaunchFlags, target: tuple[str, ...]) -> tuple[LaunchPla
         team=job["team"],
         owner=job["owner"],
         recovery=recipe.sections["recovery"],
+        telemetry=recipe.sections["telemetry"],
         config_hash=recipe.hash,
         overrides=tuple(overrides),
     )
@@ -296,6 +313,7 @@ def _script_plan(flags: LaunchFlags, kind: Kind, target: tuple[str, ...]) -> Lau
         team=job.team,
         owner=job.owner,
         recovery=_recovery(flags, {"max_restarts": 0}),
+        telemetry=_telemetry(flags, asdict(resolve_telemetry(os.environ, site_file(flags.config)))),
     )
 
 
@@ -326,7 +344,7 @@ def _kept_plan(flags: LaunchFlags, home: Path) -> LaunchPlan:
         model=flags.model or kept.model,
     )
     JobConfig(model=plan.model, team=plan.team, owner=plan.owner)
-    return replace(plan, recovery=_recovery(flags, plan.recovery))
+    return replace(plan, recovery=_recovery(flags, plan.recovery), telemetry=_telemetry(flags, plan.telemetry))
 
 
 def _recovery(flags: LaunchFlags, base: dict[str, Any]) -> dict[str, Any]:
@@ -334,6 +352,11 @@ def _recovery(flags: LaunchFlags, base: dict[str, Any]) -> dict[str, Any]:
     changed = base | {key: value for key, value in given.items() if value is not None}
     section = build_section(recovery_config(), changed, "recovery")
     return asdict(section)
+
+
+def _telemetry(flags: LaunchFlags, base: dict[str, Any]) -> dict[str, Any]:
+    changed = base if flags.telemetry is None else base | {"mode": flags.telemetry}
+    return asdict(build_section(TelemetryConfig, changed, "telemetry"))
 
 
 def _let_go_of_output() -> None:

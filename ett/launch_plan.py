@@ -41,6 +41,7 @@ class LaunchPlan:
     team: str = ""
     owner: str = ""
     recovery: dict[str, Any] = field(default_factory=dict)  # the [recovery] section, every key
+    telemetry: dict[str, Any] = field(default_factory=dict)  # the [telemetry] section, every key
     config_hash: str = ""  # of the resolved recipe
     resume: str = "auto"  # auto, never or a step: of this launch only, never kept
     chaos: tuple[str, ...] = ()  # likewise

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ett.errors import ConfigError, NotFound, UsageError
-from ett.recipe_sections import JobConfig, LaunchConfig
+from ett.recipe_sections import JobConfig, LaunchConfig, TelemetryConfig
 from ett.seams import SEAMS, load
 from ett.section import build_section, nearest
 from ett.toml_lines import key_lines
 
-OWN_SECTIONS: dict[str, type] = {"job": JobConfig, "launch": LaunchConfig}
+OWN_SECTIONS: dict[str, type] = {"job": JobConfig, "launch": LaunchConfig, "telemetry": TelemetryConfig}
 SITE_ONLY = frozenset({"defaults", "slo", "owners", "teams", "store"})
 
 
@@ -83,6 +83,18 @@ def resolve(
     return ResolvedRecipe(path=str(path), sections=plain, origins=origins)
 
 
+def resolve_telemetry(environ: Mapping[str, str], site: str | Path | None) -> TelemetryConfig:
+    """Return [telemetry] where there is no recipe: `$ETT_TELEMETRY_…` > the site file > the defaults.
+
+    Raises: ConfigError, NotFound, UsageError: as `resolve`.
+    """
+    known: dict[str, type] = {"telemetry": TelemetryConfig}
+    values = {} if site is None else _site_values(Path(site), sections())
+    values = {key: value for key, value in values.items() if key.startswith("telemetry.")}
+    section: TelemetryConfig = _build_named("telemetry", TelemetryConfig, values | _environ_values(environ, known))
+    return section
+
+
 def _build_named(section: str, cls: type, values: Mapping[str, _Value]) -> Any:
     tree: dict[str, Any] = {}
     used = {key: value for key, value in values.items() if key.split(".")[0] == section}
@@ -113,8 +125,10 @@ def _site_values(path: Path, known: Mapping[str, type]) -> dict[str, _Value]:
         if name not in SITE_ONLY and name not in known:
             expected = nearest(name, [*SITE_ONLY, *known])
             raise ConfigError(f"{path}:{lines.get(name, 1)}: unknown section [{name}]", expected=expected, code="F002")
-    defaults = tree.get("defaults", {})
-    return _flatten(defaults, known, path, {k.removeprefix("defaults."): v for k, v in lines.items()})
+    places = {k.removeprefix("defaults."): v for k, v in lines.items()}
+    # A fleet has one collector: its section needs no [defaults] around it.
+    own = _flatten({"telemetry": tree["telemetry"]}, known, path, lines) if "telemetry" in tree else {}
+    return own | _flatten(tree.get("defaults", {}), known, path, places)
 
 
 def _read_toml(path: Path, what: str) -> tuple[dict[str, Any], dict[str, int]]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from ett.errors import ConfigError
 
+TelemetryMode = Literal["best-effort", "required", "off"]
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -35,3 +39,39 @@ class LaunchConfig:
     def __post_init__(self) -> None:
         if self.nproc < 1:
             raise ConfigError(f"launch.nproc is {self.nproc}", expected="at least 1 worker process")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TelemetryConfig:
+    endpoint: str = ""  # base URL of a collector; empty or "file:": the log stays in its files and nothing is sent
+    mode: TelemetryMode = "best-effort"  # required: no collector at the start, no launch; off: nothing is sent
+    flush_interval: str = "10s"  # between two looks at the files
+    shutdown_flush: str = "2s"  # longest time, after the job's end, to send what is left
+
+    def __post_init__(self) -> None:
+        if self.endpoint not in ("", "file:") and not self.endpoint.startswith(("http://", "https://")):
+            raise ConfigError(f"telemetry.endpoint is {self.endpoint!r}", expected="an http:// or https:// URL")
+        if not self.sends and self.mode == "required":
+            raise ConfigError("telemetry.mode is 'required' without an endpoint", expected="telemetry.endpoint as well")
+        if self.flush_interval_s < 0.05:
+            raise ConfigError(f"telemetry.flush_interval is {self.flush_interval!r}", expected="at least '50ms'")
+        assert self.shutdown_flush_s >= 0.0
+
+    @property
+    def sends(self) -> bool:
+        return self.mode != "off" and self.endpoint not in ("", "file:")
+
+    @property
+    def flush_interval_s(self) -> float:
+        return _seconds(self.flush_interval, "telemetry.flush_interval")
+
+    @property
+    def shutdown_flush_s(self) -> float:
+        return _seconds(self.shutdown_flush, "telemetry.shutdown_flush")
+
+
+def _seconds(text: str, field: str) -> float:
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(f"{field} is {text!r}", expected="a time such as '500ms', '10s' or '2m'")
+    return float(found[1]) * _UNIT_S[found[2]]

@@ -11,6 +11,7 @@ from typing import Any
 VERBS: dict[str, tuple[str, str]] = {
     "bench": ("ett.bench:command", "Print figures with their targets, from a benchmark that checks itself first."),
     "checkpoint": ("ett.checkpoint.cli:group", "List, show and verify checkpoints (alias: ckpt)."),
+    "collect": ("ett.collector.collect_cli:command", "Serve a collector: events over HTTP in, Prometheus metrics out."),
     "config": ("ett.recipe_cli:group", "Show the resolved configuration and where each value came from."),
     "data": ("ett.trainer.data.cli:group", "Generate training data in a public format."),
     "errors": ("ett.error_pages:command", "Explain an error code."),
@@ -19,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "launch": ("ett.launch:command", "Run a recipe, a script or a command under the supervisor."),
     "ls": ("ett.job_list:command", "List jobs, newest first."),
     "report": ("ett.report_cli:command", "Say where every second of a job went."),
+    "sync": ("ett.collector.sync_cli:command", "Send event logs to a collector, at least once."),
     "timeline": ("ett.timeline_cli:command", "Draw a job's attempts on one time axis, as text or SVG."),
     "restore": ("ett.recovery.cli:command", "Show what a restore would load, then launch the job again from it."),
 }

@@ -18,7 +18,7 @@ from ett.errors import CorruptState, NotFound, UsageError
 from ett.event_reader import EventLog, merge, parse_file
 from ett.job_folder import checked_name
 from ett.store.block import BLOCK_BYTES, Block, blocks_of, clamped, pack, unpack
-from ett.store.database import Database, open_database
+from ett.store.database import WRITER_WAIT_S, Database, open_database
 from ett.store.job_row import JobRow, summarised
 from ett.store.job_table import JobFilter, JobPage, JobTable
 from ett.store.log_lines import LogLines, Rejected, describe, read_lines
@@ -46,19 +46,21 @@ class Position:
     is_torn: bool  # bytes of an unfinished line follow
 
 
-def open_store(url: str | Path) -> Store:
+def open_store(url: str | Path, *, wait_s: float = WRITER_WAIT_S) -> Store:
     """Open a store, made or migrated where needed: a path such as ".ett/ett.db", or "postgresql://…".
 
+    Args:
+        wait_s: longest that an ingest waits for other writers before it raises Conflict.
     Raises: Unreachable, AccessDenied, CorruptState (no store, damaged or newer), ConfigError (no psycopg), UsageError.
     """
-    return Store(open_database(url))
+    return Store(open_database(url), wait_s)
 
 
 class Store:
     """A job store. Safe from any thread; writers take turns, readers never wait for one."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, wait_s: float = WRITER_WAIT_S) -> None:
+        self._database, self._wait_s = database, wait_s
         self._jobs = JobTable(database)
 
     def __enter__(self) -> Self:
@@ -101,7 +103,7 @@ class Store:
     def ingest_lines(self, job: str, file: str, lines: LogLines, position: Position | None = None) -> IngestResult:
         """Take lines that were read; with `position` they begin at a known byte of a folder's file, which moves on."""
         file_name = _checked_file(file)
-        with self._database.writing():
+        with self._database.writing(self._wait_s):
             job_id = self._jobs.locked_id(checked_name(job))
             file_id = self._file_id(job_id, file_name)
             accepted, duplicate, conflicts = self._new_lines(file_id, lines)
@@ -207,8 +209,12 @@ class Store:
         found = self._database.rows("SELECT value FROM meta WHERE key = ?", (key,))
         return str(found[0][0]) if found else None
 
+    def generations(self) -> dict[str, int]:
+        """Return every job's generation: it rises with new records, so what was computed from older ones is known."""
+        return dict(self._database.rows("SELECT name, generation FROM job"))
+
     def set_meta(self, key: str, text: str) -> None:
-        with self._database.writing():
+        with self._database.writing(self._wait_s):
             self._database.run(
                 "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
                 (key, text),

@@ -1,0 +1,77 @@
+"""Which values the labels `team` and `model` may take: those of the site file, or the first so many."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ett.errors import ConfigError, NotFound
+
+OTHER = "other"
+MAX_TEAMS, MAX_MODELS = 64, 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SiteLabels:
+    """`models` by team, from the site file's [teams]; empty where it has none. `cluster` is that of every job here."""
+
+    cluster: str = "default"
+    models: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+class LabelGate:
+    """Lets a bounded set of label values through; any other becomes `other`."""
+
+    def __init__(self, site: SiteLabels) -> None:
+        self._site = site
+        self._teams: set[str] = set(site.models)
+        self._models: set[str] = {model for models in site.models.values() for model in models}
+        self._are_models_listed = bool(self._models)
+
+    @property
+    def cluster(self) -> str:
+        return self._site.cluster
+
+    def admit(self, team: str, model: str) -> tuple[str, str]:
+        """Return the labels of a job; without a list, the first values that come are let in up to a limit."""
+        if not self._site.models and len(self._teams) < MAX_TEAMS:
+            self._teams.add(team)
+        if not self._are_models_listed and len(self._models) < MAX_MODELS:
+            self._models.add(model)
+        return (team if team in self._teams else OTHER, model if model in self._models else OTHER)
+
+
+def read_site(path: Path | None, cluster: str) -> tuple[SiteLabels, str]:
+    """Return the labels of the site file's `[teams]`, and the URL of its `[store]`; "" where there is none.
+
+    `[teams]` is `ads = ["ctr-main", "ctr-small"]`: a team and its models; an empty list allows any model.
+    Raises: NotFound, ConfigError: no such file, no TOML, or a value of another form.
+    """
+    if path is None:
+        return SiteLabels(cluster=cluster), ""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as err:
+        raise NotFound(f"site file {path} does not exist", do="check --config and $ETT_CONFIG") from err
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
+        raise ConfigError(f"{path}: {err}", expected="valid TOML in UTF-8", do="correct that line") from err
+    teams = _table(tree, "teams", path)
+    models: dict[str, frozenset[str]] = {}
+    for team, names in teams.items():
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"{path}: teams.{team} is {names!r}", expected='a list of models, such as ["ctr-main"]')
+        models[team] = frozenset(names)
+    url = _table(tree, "store", path).get("url", "")
+    if not isinstance(url, str):
+        raise ConfigError(f"{path}: store.url is {url!r}", expected="a path or postgresql://… in quotes")
+    return SiteLabels(cluster=cluster, models=models), url
+
+
+def _table(tree: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    table = tree.get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: {name} is {table!r}", expected=f"a table [{name}]")
+    return table

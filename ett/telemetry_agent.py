@@ -1,0 +1,93 @@
+"""The agent that `ett launch` starts for its host: it sends the job's log while the job runs, and never holds it up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from typing import Any
+
+from ett.errors import LaunchRefused
+from ett.job_folder import JobFolder
+from ett.recipe_sections import TelemetryConfig
+from ett.section import build_section
+
+READY_WAIT_S = 10.0
+END_GRACE_S = 1.0  # beyond shutdown_flush: starting Python and closing files take time too
+NOT_DELIVERED = 6
+
+
+class TelemetryAgent:
+    """One process, `ett sync JOB --watch`, where [telemetry] names a collector; otherwise nothing at all.
+
+    Args:
+        plain: the [telemetry] section, every key or fewer.
+        strict: events that were not delivered turn the exit code of a job that succeeded into 6.
+    """
+
+    def __init__(self, folder: JobFolder, plain: dict[str, Any], *, strict: bool = False) -> None:
+        self.config: TelemetryConfig = build_section(TelemetryConfig, plain, "telemetry")
+        self._folder, self._strict = folder, strict
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_delivered = True
+
+    def check(self) -> None:
+        """Raises: LaunchRefused: telemetry is required, and the collector does not answer or refuses the token."""
+        if self.config.mode != "required":
+            return
+        from ett.collector.access import read_token
+        from ett.collector.endpoint import Endpoint
+
+        answer = Endpoint(self.config.endpoint, lambda: read_token(None, os.environ)).post_events(b"", READY_WAIT_S)
+        if not answer.is_delivered:
+            raise LaunchRefused(
+                f"telemetry is required, and {self.config.endpoint} does not take events ({answer.why})",
+                do="start the collector, or launch with --telemetry best-effort: the log is kept in any case",
+            )
+
+    def start(self) -> None:
+        if not self.config.sends:
+            return
+        folder = self._folder.path / "sync"
+        command = [sys.executable, "-m", "ett", "sync", self._folder.name, "--watch", "--until-eof"]
+        command += ["--endpoint", self.config.endpoint, "--interval", str(self.config.flush_interval_s)]
+        command += ["--shutdown-flush", str(self.config.shutdown_flush_s)]
+        try:
+            folder.mkdir(exist_ok=True)
+            with (folder / "agent.log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,  # its end tells the agent that we ended, however that happened
+                    stdout=log,
+                    stderr=log,
+                    env=dict(os.environ) | {"ETT_HOME": str(self._folder.path.parents[1])},
+                    cwd="/",
+                    start_new_session=True,  # Ctrl-C is for us; the agent ends after our last record
+                )
+        except OSError:
+            self._is_delivered = False  # telemetry that cannot start is no reason not to train
+
+    def end(self) -> None:
+        """Let the agent send what is left, for shutdown_flush at most."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            code = self._process.wait(self.config.shutdown_flush_s + END_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._is_delivered = code == 0
+
+    def exit_code(self, code: int) -> int:
+        """Return the launch's exit code: `code`, unless --strict asks for delivered events."""
+        if self._is_delivered or not self._strict or code != 0:
+            return code
+        sys.stderr.write(
+            f"ett: events were not delivered to {self.config.endpoint}, and --strict asks for that   ·   "
+            f"`ett sync {self._folder.name}` sends them; {self._folder.path / 'sync' / 'agent.log'} says why\n"
+        )
+        return NOT_DELIVERED
