@@ -1,27 +1,25 @@
-"""Writing the event log: one checksummed line a record, one `os.write` a line, one writer a file.
+"""Writing the event log straight to its file: one `os.write` a line (`ett/event_line.py`), one writer a file.
 
-A line is canonical JSON, TAB, crc32 of the JSON's bytes as 8 lower-case hex digits, LF; at most 4,096 bytes. A writer
-never raises and holds its caller up for at most about 50 ms: what it cannot write is counted, and the next heartbeat
-carries the count. Telemetry that fails must never stop training.
+The supervisor writes like this, and so does a rank that has no ring (`ett/ring_writer.py`). A writer never raises;
+what it cannot write is counted, and the next heartbeat carries the count: telemetry must never stop training.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 import threading
-import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ett.clock import Clock, SystemClock, boot_id
+from ett.event_line import LineEncoder, encode_line  # noqa: F401 - tests of other branches import it from here
 
 SCHEMA_VERSION = 1
-MAX_LINE_BYTES = 4096
 ROTATE_BYTES = 64 << 20
+MAX_LIVES = 100
 # These are flushed to the disk before the emit returns; the others survive the process, not a power cut.
 SYNC_KINDS = frozenset(
     {
@@ -43,18 +41,25 @@ SYNC_KINDS = frozenset(
 RANK_WAIT_S = 0.05
 REOPEN_INTERVAL_NS = 1_000_000_000
 
-_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, check_circular=True)
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Writer:
+    """Who writes a file: `stem` names the file, `common` is in each of its records."""
 
-def encode_line(record: Mapping[str, Any]) -> bytes:
-    """Return the record's line; text that would make it longer than 4,096 bytes is cut and marked `[cut: N chars]`.
+    stem: str
+    common: dict[str, Any]
 
-    Values that JSON has no form for become text, and NaN or infinity null: a record is never refused.
-    """
-    body = _json(record)
-    if len(body) > MAX_LINE_BYTES - 10:
-        body = _json(_shortened(record))
-    return b"%b\t%08x\n" % (body, zlib.crc32(body))
+    @classmethod
+    def here(cls, source: str, common: Mapping[str, Any]) -> Writer:
+        """Return this process as the writer `source` ("sup" or "r<rank>")."""
+        host, boot, pid = os.uname().nodename or "host", boot_id(), os.getpid()
+        own = {"v": SCHEMA_VERSION, "gen": 0, "src": source, "host": host[:64], "boot": boot, "pid": pid}
+        stem = f"{source}-{re.sub(r'[^A-Za-z0-9._-]', '_', host)[:64]}-{pid}-{boot[:8]}"
+        return cls(stem=stem, common=own | dict(common))
+
+    def file_stem(self, number: int) -> str:
+        """Return the name of its file of that number, from 0, without the ending."""
+        return f"{self.stem}.{number}" if number else self.stem
 
 
 class EventWriter:
@@ -79,10 +84,8 @@ class EventWriter:
     ) -> None:
         self._clock = clock or SystemClock()
         self._folder, self._wait_s, self._rotate_bytes = folder, wait_s, rotate_bytes
-        host, boot, pid = os.uname().nodename or "host", boot_id(), os.getpid()
-        self._stem = f"{source}-{re.sub(r'[^A-Za-z0-9._-]', '_', host)[:64]}-{pid}-{boot[:8]}"
-        self._common = {"v": SCHEMA_VERSION, "gen": 0, "src": source, "host": host[:64], "boot": boot, "pid": pid}
-        self._common |= common
+        self._writer = Writer.here(source, common)
+        self._encoder = LineEncoder(self._writer.common)
         self._lock = threading.RLock()
         self._fd: int | None = None
         self._failed_open_ns: int | None = None
@@ -108,18 +111,13 @@ class EventWriter:
             self._is_closed = True
             self._close_file()
 
-    def renew_lock(self) -> None:
-        """Replace the lock after a fork: another thread of the parent may have held it."""
-        self._lock = threading.RLock()
-
     def _write(self, ev: str, fields: dict[str, Any]) -> bool:
         fd = self._open_file()
         if fd is None:
             self.dropped += 1
             return False
-        fields |= self._common
-        fields |= {"ev": ev, "seq": self._seq, "wall_ns": self._clock.wall_ns(), "mono_ns": self._clock.mono_ns()}
-        line = encode_line(fields)
+        wall_ns, mono_ns = self._clock.wall_ns(), self._clock.mono_ns()
+        line = self._encoder.encode(ev, fields, seq=self._seq, wall_ns=wall_ns, mono_ns=mono_ns)
         # A gap in seq tells the reader of a lost record even if no later heartbeat does, so it advances first.
         self._seq += 1
         if self._is_torn:
@@ -143,11 +141,9 @@ class EventWriter:
         now_ns = self._clock.mono_ns()
         if self._failed_open_ns is not None and now_ns - self._failed_open_ns < REOPEN_INTERVAL_NS:
             return None
-        suffix = f".{self._file_number}" if self._file_number else ""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._fd = _open_fresh(self._folder, self._stem + suffix, flags)
+            self._fd, _ = open_fresh(self._folder, self._writer.file_stem(self._file_number), os.O_APPEND)
             self._failed_open_ns = None
         except OSError:
             self._failed_open_ns = now_ns
@@ -173,15 +169,22 @@ class EventWriter:
         thread.join(self._wait_s)
 
 
-def _open_fresh(folder: Path, stem: str, flags: int) -> int:
-    """Create a file that did not exist: a process id may come round again, and a file has one writer."""
-    for life in range(100):
-        name = f"{stem}.jsonl" if life == 0 else f"{stem}.again{life}.jsonl"
+def open_fresh(folder: Path, stem: str, flags: int = 0) -> tuple[int, int]:
+    """Create a file that did not exist: a process id may come round again, and a file has one writer.
+
+    Returns: the descriptor, and which life of the stem it is, from 0 (`life_name`).
+    """
+    for life in range(MAX_LIVES):
         try:
-            return os.open(folder / name, flags, 0o644)
+            flags_of_new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | flags
+            return os.open(folder / life_name(stem, life), flags_of_new, 0o644), life
         except FileExistsError:
             continue
     raise FileExistsError(folder / stem)
+
+
+def life_name(stem: str, life: int) -> str:
+    return f"{stem}.again{life}.jsonl" if life else f"{stem}.jsonl"
 
 
 def _sync_and_close(fd: int) -> None:
@@ -191,48 +194,3 @@ def _sync_and_close(fd: int) -> None:
         pass
     finally:
         os.close(fd)
-
-
-def _json(record: Mapping[str, Any]) -> bytes:
-    try:
-        return _encoder.encode(record).encode("ascii")
-    except (TypeError, ValueError, RecursionError):
-        return _encoder.encode(_plain(record)).encode("ascii")
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    if depth > 8:
-        return str(type(value))
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item, depth + 1) for item in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    return str(value)
-
-
-def _shortened(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record with its longest values cut until it fits; fields that still do not fit are left out."""
-    texts = {
-        key: value if isinstance(value, str) else _json({"": value})[4:-1].decode() for key, value in record.items()
-    }
-    short = dict(record)
-    for keep in (2048, 1024, 512, 256, 128):
-        for key in [key for key, text in texts.items() if len(text) > keep]:
-            short[key] = f"{texts[key][:keep]}[cut: {len(texts[key])} chars]"
-        if len(_json(short)) <= MAX_LINE_BYTES - 10:
-            return short
-    fitting = {key: short[key] for key in _ALWAYS_KEPT if key in short}
-    num_left_out = 0
-    for key in sorted(set(short) - set(fitting), key=str):
-        if len(_json(fitting | {key: short[key]})) <= MAX_LINE_BYTES - 50:
-            fitting[key] = short[key]
-        else:
-            num_left_out += 1
-    return fitting | {"cut": f"[cut: {num_left_out} fields]"}
-
-
-_ALWAYS_KEPT = ("v", "gen", "src", "host", "boot", "pid", "job", "att", "rank", "ev", "seq", "wall_ns", "mono_ns")

@@ -21,6 +21,7 @@ from ett.recipe import resolve, resolve_telemetry
 from ett.recipe_cli import site_file
 from ett.recipe_sections import JobConfig, TelemetryConfig, TelemetryMode
 from ett.report_text import count
+from ett.ring_drain import drain_leftovers
 from ett.seams import SEAMS, load
 from ett.section import build_section
 from ett.stop_signals import StopSignals
@@ -136,6 +137,7 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
         _check_recipe(plan, sections, folder)
         folder.create()
     lease = Lease(folder)
+    drain_leftovers(folder.path)
     history = read_history(folder.events)
     if history.is_complete and plan.resume == "auto":
         if not history.status:

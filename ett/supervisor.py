@@ -26,6 +26,7 @@ from ett.job_history import JobHistory, last_step, read_history
 from ett.launch_plan import LaunchPlan, versions
 from ett.process_identity import ProcessIdentity
 from ett.restart import RecoverySettings, RestartDecision, RestartPolicy
+from ett.ring_drain import RingDrain
 from ett.seams import SEAMS, load
 from ett.section import build_section
 from ett.stop_signals import StopSignals
@@ -55,6 +56,7 @@ class JobSupervisor:
         self.recovery: RecoverySettings = build_section(recovery_config(), plan.recovery, "recovery")
         self._policy: RestartPolicy = load(SEAMS["restart_policy"])
         self._writer = EventWriter(folder.events / "0", "sup", {"job": folder.name}, clock=clock, wait_s=None)
+        self._rings = RingDrain(folder.path)
         self._guardian = GuardianPipe(folder)
         self._last_beat_s = time.monotonic()
         self._workers: dict[int, ProcessIdentity] = {}
@@ -83,6 +85,7 @@ class JobSupervisor:
         for number in history.open_attempts:
             end_old_workers(self.folder, number)
             self._emit("attempt_ended", att=number, reason="failed", inferred=True, **{"class": "unknown"})
+        self._rings.start()
         self.attempt = history.last_attempt
         self._has_ever_committed = bool(history.committed_attempts)
         self.prepare_attempt()
@@ -148,6 +151,7 @@ class JobSupervisor:
             # A program of the user may give such a code any meaning; it is restarted like any other.
             final=(self.plan.kind == "recipe" and gone.code in FINAL_CODES) or None,
         )
+        self._rings.flush()
         history = read_history(self.folder.events)
         if not history.ended:
             raise NotFound(
@@ -193,6 +197,7 @@ class JobSupervisor:
         """Return one line for each fault of --chaos that never happened."""
         if not self.plan.chaos:
             return []
+        self._rings.flush()
         faults = load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt).faults
         lines = []
         for spec, fault in zip(self.plan.chaos, faults, strict=True):
@@ -217,8 +222,10 @@ class JobSupervisor:
             self._emit("heartbeat", att=0, dropped=self._writer.dropped)
 
     def close(self) -> None:
-        """End every process that a worker left behind, and the guardian."""
+        """End every process that a worker left behind, and the guardian; write down what the ranks still said."""
         self._guardian.close()
+        if left := self._rings.stop():
+            self.say(f"the records of {left} processes could not be written in time; the job's next launch writes them")
         self._writer.close()
 
     def say(self, text: str) -> None:
@@ -242,6 +249,7 @@ class JobSupervisor:
             # A job that has committed must find a checkpoint: training never starts over by itself.
             "ETT_HAS_COMMITTED": "1" if self._has_ever_committed else "",
             "ETT_PARENT_WALL_NS": str(self._clock.wall_ns()),
+            **self._rings.environ,
         }
 
     def _emit_end(self, reason: str, gone: RankExit | None, **fields: Any) -> None:

@@ -8,6 +8,7 @@ worker) records nothing unless it calls `ett.init()` itself.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import threading
@@ -20,6 +21,7 @@ from typing import Any, Protocol, SupportsInt
 
 from ett.clock import Clock, SystemClock
 from ett.event_log import EventWriter
+from ett.ring_writer import RingWriter
 from ett.seams import SEAMS, load
 from ett.stack_dumps import answer_stack_signal, stacks_name
 
@@ -42,6 +44,7 @@ class RunIdentity:
     rank: int = 0
     world_size: int = 1
     parent_wall_ns: int = 0  # the supervisor's wall clock when it started this process; 0 if unknown
+    rings: Path | None = None  # where a supervisor drains rings (ett/ring_writer.py); None: write to the log itself
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> RunIdentity:
@@ -56,6 +59,7 @@ class RunIdentity:
             rank=rank,
             world_size=world_size,
             parent_wall_ns=_count(environ.get("ETT_PARENT_WALL_NS", "0")),
+            rings=Path(environ["ETT_RING"]) if environ.get("ETT_RING") else None,
         )
 
 
@@ -189,6 +193,8 @@ class Run:
 
     def silence(self) -> None:
         """Record nothing from now on: this copy was made by a fork, and a file has one writer."""
+        if isinstance(self._writer, RingWriter):
+            self._writer.abandon()
         self._writer, self._faults = None, None
 
     def _request_stop(self, signum: int, frame: FrameType | None) -> None:
@@ -322,12 +328,16 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def _open_writer(identity: RunIdentity, clock: Clock) -> EventWriter | None:
+def _open_writer(identity: RunIdentity, clock: Clock) -> EventWriter | RingWriter | None:
     if identity.job_dir is None:
         return None
+    source = f"r{identity.rank}"
     common = {"job": identity.job, "att": identity.attempt, "rank": identity.rank}
-    folder = identity.job_dir / "events" / str(identity.attempt)
-    return EventWriter(folder, f"r{identity.rank}", common, clock=clock)
+    if identity.rings is not None:
+        # No room for a ring, or a program that hides /dev/shm from its processes: the log itself is still there.
+        with contextlib.suppress(OSError):
+            return RingWriter(identity.rings, identity.job_dir, identity.attempt, source, common, clock=clock)
+    return EventWriter(identity.job_dir / "events" / str(identity.attempt), source, common, clock=clock)
 
 
 def _given(**fields: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 
 # pytest's importlib mode adds no folder to the path: a test file may use another one's strategies.
 sys.path.append(str(Path(__file__).parent))

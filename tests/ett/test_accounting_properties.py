@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ett.accounting import JobAccount, account
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.event_reader import EventLog, merge, parse_file
 from ett.live_account import LiveAccount
 from ett.report import build_report, report_json

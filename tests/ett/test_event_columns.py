@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ett import event_columns
 from ett.errors import CorruptState
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.event_reader import ParsedFile, parse_file, parse_file_in_python
 
 pytestmark = pytest.mark.skipif(event_columns.NATIVE is None, reason="the extension is not built")

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ett.event_log import MAX_LINE_BYTES, EventWriter, encode_line
+from ett.event_line import MAX_LINE_BYTES, encode_line
+from ett.event_log import EventWriter
 from ett.event_reader import parse_file
 
 COMMON = {"v": 1, "job": "j", "src": "r0", "ev": "note", "seq": 0, "wall_ns": 2, "mono_ns": 1}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ett.errors import CorruptState, NotFound
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.event_reader import EventLog, merge, parse_file, read_folder
 from ett.event_schema import Record, build_record
 

@@ -54,7 +54,9 @@ def end_of(folder: JobFolder) -> dict[str, Any]:
 
 
 def commit(folder: JobFolder, environ: dict[str, str], cursor: int) -> None:
-    Run(RunIdentity.from_environ(environ | {"RANK": "0"})).committed(cursor, cursor, "file:///x")
+    run = Run(RunIdentity.from_environ(environ | {"RANK": "0"}))
+    run.committed(cursor, cursor, "file:///x")
+    run.close()
 
 
 def test_an_attempt_is_written_down_before_its_processes_exist(job: JobSupervisor, folder: JobFolder) -> None:

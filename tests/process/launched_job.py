@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from ett.event_reader import read_folder
 from ett.event_schema import Record
 from ett.guardian import Watched
 from ett.job_folder import JobFolder
+from ett.ring_folder import ring_folder
 
 PROGRAMS = Path(__file__).parent / "programs"
 NAME = "j"
@@ -48,10 +50,11 @@ class LaunchedJob:
         return self.start(*args, **environ).wait(timeout=90)
 
     def end(self) -> None:
-        """Kill the supervisors that still run; their guardians end the rest."""
+        """Kill the supervisors that still run; their guardians end the rest. What they left in memory goes, too."""
         for supervisor in self._started:
             supervisor.kill()
             supervisor.wait()
+        shutil.rmtree(ring_folder(self.job_dir), ignore_errors=True)
 
     @property
     def out(self) -> str:

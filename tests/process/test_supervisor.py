@@ -11,6 +11,8 @@ import pytest
 from launched_job import PROGRAMS, LaunchedJob
 from wait import wait_until
 
+from ett.ring_folder import ring_folder
+
 pytestmark = pytest.mark.process
 STEPS, PARENT = str(PROGRAMS / "steps.py"), str(PROGRAMS / "parent.py")
 
@@ -228,6 +230,7 @@ def test_workers_know_who_they_are(job: LaunchedJob) -> None:
     assert job.run(*flags, "--", sys.executable, "-c", show) == 0
     environ = json.loads(job.out)
     assert int(environ.pop("ETT_PARENT_WALL_NS")) > 0
+    assert environ.pop("ETT_RING") == str(ring_folder(job.job_dir))
     assert environ == {
         "ETT_JOB": "j",
         "ETT_ATTEMPT": "1",

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.store import Store, open_store
 
 ETT_TESTS = Path(__file__).parents[1] / "ett"

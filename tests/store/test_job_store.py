@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ett.accounting import account
 from ett.errors import CorruptState, NotFound, UsageError
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.event_reader import read_folder
 from ett.report import build_report, report_json
 from ett.store import Store, open_store

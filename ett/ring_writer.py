@@ -1,0 +1,187 @@
+"""A rank's records go into a ring in memory (`ett/ring.py`): no call to the kernel, so no disk can hold training up.
+
+The supervisor drains the ring into the event log (`ett/ring_drain.py`). Only an emit of a kind that must be on the disk
+before it returns wakes the drain and waits for it, for 40 ms at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ett.clock import Clock, SystemClock
+from ett.event_line import LineEncoder
+from ett.event_log import ROTATE_BYTES, SYNC_KINDS, Writer
+from ett.process_identity import ProcessIdentity
+from ett.ring import CAPACITY_BYTES, CLOSED, DROPPED, DROPPED_TOLD, HEAD, NEXT_SEQ, SKIPPED, SYNCED, Ring, RingHeader
+from ett.ring_folder import RING_SUFFIX, WAKE
+
+WAIT_S = 0.04  # for the lock and the disk together: an emit may take 50 ms, and the scheduler needs some of them
+ASK_INTERVAL_S = 0.0005
+
+
+class RingWriter:
+    """Appends records to rings, one a file of the log; a new file follows at 64 MiB. Thread safe.
+
+    Args:
+        rings: the job's folder of rings, which its supervisor made.
+        job_dir, attempt: the job's folder, and which of its attempts this is.
+        source: "r<rank>".
+        common: fields of every record (job, rank, att, …); they win over a record's own fields.
+    Raises: OSError: there is no room for a ring, or no such folder; the caller writes to the file instead.
+    """
+
+    def __init__(
+        self,
+        rings: Path,
+        job_dir: Path,
+        attempt: int,
+        source: str,
+        common: Mapping[str, Any],
+        *,
+        clock: Clock | None = None,
+        wait_s: float = WAIT_S,
+        capacity: int = CAPACITY_BYTES,
+        rotate_bytes: int = ROTATE_BYTES,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._rings, self._job_dir, self._attempt = rings, job_dir, attempt
+        self._wait_s, self._capacity, self._rotate_bytes = wait_s, capacity, rotate_bytes
+        self._writer = Writer.here(source, common)
+        self._encoder = LineEncoder(self._writer.common)
+        self._start_ticks = ProcessIdentity.of(os.getpid()).start_ticks
+        self._lock, self._count_lock = threading.RLock(), threading.RLock()
+        self._is_writing = self._is_closed = False
+        self._interrupting: list[tuple[str, dict[str, Any]]] = []
+        self._file_number = self._seq = 0
+        self._rotate_at = rotate_bytes
+        self.dropped = 0  # records that found no room, or whose turn did not come in time
+        self._num_skipped = 0  # of these, how many seq has jumped over
+        # For reading, too: a pipe without a reader would raise SIGPIPE here once the supervisor is gone.
+        self._wake_fd = os.open(rings / WAKE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self._ring = self._new_ring()
+        except OSError:
+            os.close(self._wake_fd)
+            raise
+
+    def emit(self, ev: str, **fields: Any) -> bool:
+        """Write one record and return whether there was room for it; never raises."""
+        is_sync = ev in SYNC_KINDS
+        until_s = time.monotonic() + self._wait_s if is_sync else 0.0
+        if not self._lock.acquire(timeout=self._wait_s):
+            return self._drop()
+        try:
+            if self._is_writing:  # a signal handler interrupted an emit of this thread, which writes this one as well
+                self._interrupting.append((ev, fields))
+                return True
+            place = self._write_all(ev, fields)
+        except Exception:  # noqa: BLE001 - the event sink: an odd value must not end a training job
+            return self._drop()
+        finally:
+            self._lock.release()
+        if is_sync and place is not None:
+            self._wait_for_disk(*place, until_s)
+        return place is not None
+
+    def close(self) -> None:
+        """Say that nothing more comes, so that the drain takes the ring away once it is empty."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._let_go(self._ring)
+                self._wake()
+                os.close(self._wake_fd)
+
+    def abandon(self) -> None:
+        """Let go of the ring in a process that was forked: the lock on it must end with the writer's own process."""
+        if not self._is_closed:
+            self._is_closed = True
+            os.close(self._ring.fd)
+            os.close(self._wake_fd)
+
+    def _write_all(self, ev: str, fields: dict[str, Any]) -> tuple[Ring, int] | None:
+        self._is_writing = True
+        try:
+            place = self._write(ev, fields)
+            while self._interrupting:
+                self._write(*self._interrupting.pop(0))
+        finally:
+            self._is_writing = False
+        return place
+
+    def _write(self, ev: str, fields: dict[str, Any]) -> tuple[Ring, int] | None:
+        """Return the ring and the position in it at which the record ends; None where it was dropped."""
+        if self._is_closed:
+            self._drop()
+            return None
+        # Every dropped record is a gap in seq: a reader learns of it from the next line, whatever that is.
+        num_dropped = self.dropped
+        seq = self._seq + num_dropped - self._num_skipped
+        wall_ns, mono_ns = self._clock.wall_ns(), self._clock.mono_ns()
+        told = fields.get("dropped") if ev == "heartbeat" else None
+        line = self._encoder.encode(ev, fields, seq=seq, wall_ns=wall_ns, mono_ns=mono_ns)
+        ring = self._ring
+        if not ring.append(line, is_sync=ev in SYNC_KINDS):
+            self._drop()
+            return None
+        ring.words[NEXT_SEQ] = self._seq = seq + 1
+        ring.words[SKIPPED] = self._num_skipped = num_dropped
+        if told is not None:
+            ring.words[DROPPED_TOLD] = told
+        end = ring.words[HEAD]
+        if end >= self._rotate_at:
+            self._rotate()
+        return ring, end
+
+    def _drop(self) -> Literal[False]:
+        with self._count_lock:
+            self.dropped += 1
+            if not self._is_closed:
+                self._ring.words[DROPPED] = self.dropped
+        return False
+
+    def _rotate(self) -> None:
+        full = self._ring
+        try:
+            self._ring = self._new_ring(self._file_number + 1)
+        except OSError:
+            self._rotate_at += self._capacity  # a longer file is better than none
+            return
+        for word in (DROPPED, DROPPED_TOLD, SKIPPED):
+            self._ring.words[word] = full.words[word]
+        full.words[DROPPED_TOLD] = full.words[DROPPED]  # the next file tells it
+        self._let_go(full)
+        self._file_number, self._seq, self._rotate_at = self._file_number + 1, 0, self._rotate_bytes
+
+    def _new_ring(self, number: int = 0) -> Ring:
+        stem = self._writer.file_stem(number)
+        header = RingHeader(
+            job_dir=str(self._job_dir),
+            file=f"{self._attempt}/{stem}",
+            common=self._writer.common,
+            start_ticks=self._start_ticks,
+        )
+        # The time tells apart two lives of one process id, and two programs that one process ran one after another.
+        name = f"{self._attempt}-{stem}.{time.monotonic_ns()}{RING_SUFFIX}"
+        return Ring.create(self._rings / name, header, self._capacity)
+
+    def _let_go(self, ring: Ring) -> None:
+        ring.words[CLOSED] = 1
+        ring.close()
+
+    def _wait_for_disk(self, ring: Ring, end: int, until_s: float) -> None:
+        self._wake()
+        # The ring is closed by another thread's rotation or close: its words are released, and the drain goes on.
+        with contextlib.suppress(ValueError):
+            while ring.words[SYNCED] < end and time.monotonic() < until_s:
+                time.sleep(ASK_INTERVAL_S)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # a full pipe wakes it just as well
+            os.write(self._wake_fd, b"w")

@@ -1,0 +1,380 @@
+"""The drain moves every line to its place in the file once, whatever dies or fails in between."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ett import ring_drain
+from ett.event_reader import EventLog, read_folder
+from ett.ring import TAIL, Ring
+from ett.ring_drain import RingDrain, drain_leftovers
+from ett.ring_folder import make_ring_folder, ring_folder, ring_paths
+from ett.ring_writer import RingWriter
+
+COMMON = {"job": "j", "att": 1, "rank": 0}
+
+
+@pytest.fixture
+def job_dir(tmp_path: Path) -> Iterator[Path]:
+    made = tmp_path / "j"
+    made.mkdir()
+    yield made
+    assert not ring_folder(made).exists(), "a test must leave nothing in /dev/shm"
+
+
+@pytest.fixture
+def drain(job_dir: Path) -> Iterator[RingDrain]:
+    started = RingDrain(job_dir)
+    started.start()
+    yield started
+    assert started.stop() == 0
+
+
+def writer(job_dir: Path, capacity: int = 1 << 16, rotate_bytes: int = 1 << 30) -> RingWriter:
+    folder = make_ring_folder(job_dir)
+    return RingWriter(folder, job_dir, 1, "r0", COMMON, capacity=capacity, rotate_bytes=rotate_bytes)
+
+
+def numbers(log: EventLog) -> list[int]:
+    return [record.data["n"] for record in sorted(log.records, key=lambda r: (r.file, r.seq)) if record.ev == "note"]
+
+
+def test_what_a_rank_emits_is_in_its_file_in_order(job_dir: Path, drain: RingDrain) -> None:
+    rank = writer(job_dir)
+    assert all(rank.emit("note", n=n) for n in range(100))
+    assert drain.flush()
+    log = read_folder(job_dir)
+    assert numbers(log) == list(range(100))
+    assert [record.seq for record in log.records] == list(range(100))
+    assert not log.problems.flags()
+    rank.close()
+
+
+def test_a_file_is_named_as_one_that_a_rank_writes_itself(job_dir: Path, drain: RingDrain) -> None:
+    rank = writer(job_dir)
+    rank.emit("note", n=1)
+    drain.flush()
+    (record,) = read_folder(job_dir).records
+    assert record.file == f"1/r0-{record.host}-{os.getpid()}-{record.boot[:8]}.jsonl"
+    rank.close()
+
+
+def test_an_ended_ranks_ring_is_taken_away(job_dir: Path, drain: RingDrain) -> None:
+    rank = writer(job_dir)
+    rank.emit("note", n=1)
+    rank.close()
+    drain.flush()
+    assert not ring_paths(ring_folder(job_dir))
+    assert numbers(read_folder(job_dir)) == [1]
+
+
+def test_more_than_the_ring_holds_passes_through_it(job_dir: Path, drain: RingDrain) -> None:
+    rank = writer(job_dir, capacity=8192)
+    for n in range(500):
+        rank.emit("note", n=n)
+        if n % 10 == 9:
+            drain.flush()
+    rank.close()
+    drain.flush()
+    assert numbers(read_folder(job_dir)) == list(range(500))
+
+
+def test_a_full_ring_drops_and_every_drop_is_counted(job_dir: Path) -> None:
+    rank = writer(job_dir, capacity=4096)
+    written = [n for n in range(50) if rank.emit("note", n=n)]
+    assert 0 < len(written) == 50 - rank.dropped
+    drain = RingDrain(job_dir)
+    drain.start()
+    assert drain.flush()
+    assert rank.emit("note", n=99)
+    assert rank.emit("heartbeat", dropped=rank.dropped)
+    rank.close()
+    assert drain.stop() == 0
+    log = read_folder(job_dir)
+    assert numbers(log) == [*written, 99]
+    assert log.problems.dropped_records == log.problems.lost_records == rank.dropped
+
+
+def test_a_rank_that_never_told_what_it_dropped_is_told_of(job_dir: Path) -> None:
+    rank = writer(job_dir, capacity=4096)
+    written = [n for n in range(50) if rank.emit("note", n=n)]
+    rank.close()
+    assert drain_leftovers(job_dir) == 0
+    log = read_folder(job_dir)
+    assert numbers(log) == written
+    assert log.problems.dropped_records == log.problems.lost_records == rank.dropped > 0
+
+
+def test_a_new_file_follows_at_the_limit_and_counts_from_zero(job_dir: Path, drain: RingDrain) -> None:
+    rank = writer(job_dir, rotate_bytes=2000)
+    for n in range(40):
+        assert rank.emit("note", n=n)
+    rank.close()
+    drain.flush()
+    log = read_folder(job_dir)
+    assert sorted(record.data["n"] for record in log.records) == list(range(40))
+    assert len({record.file for record in log.records}) > 3
+    assert log.problems.lost_records == 0
+
+
+def test_a_drain_that_died_before_it_could_mark_writes_the_same_bytes_again(job_dir: Path) -> None:
+    rank = writer(job_dir)
+    for n in range(10):
+        rank.emit("note", n=n)
+    ring = Ring.open(ring_paths(ring_folder(job_dir))[0])
+    drain = RingDrain(job_dir)
+    drain.start()
+    drain.flush()
+    before = (file,) = list(job_dir.rglob("*.jsonl"))
+    content = file.read_bytes()
+    ring.words[TAIL] = content.index(b"\n") + 1  # as if it had been killed between the write and the mark
+    rank.emit("note", n=10)
+    rank.close()
+    drain.stop()
+    assert list(job_dir.rglob("*.jsonl")) == before
+    assert file.read_bytes().startswith(content)
+    log = read_folder(job_dir)
+    assert numbers(log) == list(range(11))
+    assert log.problems.duplicate_record == 0
+    ring.close()
+
+
+def test_a_process_id_that_comes_round_again_gets_a_file_of_its_own(job_dir: Path, drain: RingDrain) -> None:
+    for n in range(3):
+        rank = writer(job_dir)
+        rank.emit("note", n=n)
+        rank.close()
+        drain.flush()
+    assert sorted(record.data["n"] for record in read_folder(job_dir).records) == [0, 1, 2]
+    assert len(list(job_dir.rglob("*.jsonl"))) == 3
+
+
+@pytest.fixture
+def file_size_limit() -> Iterator[Callable[[int], None]]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_keeps_records_in_the_ring_until_there_is_room(
+    job_dir: Path, file_size_limit: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_drain, "RETRY_S", 0.0)
+    rank = writer(job_dir)
+    for n in range(20):
+        rank.emit("note", n=n)
+    drain = RingDrain(job_dir)
+    file_size_limit(1500)
+    drain.start()
+    assert not drain.flush()
+    assert drain.state.num_refused > 0
+    file_size_limit(1 << 30)
+    assert drain.flush()
+    assert numbers(read_folder(job_dir)) == list(range(20))
+    rank.close()
+    drain.stop()
+
+
+def test_a_stuck_disk_holds_up_nobody_and_loses_nothing(job_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, asked = threading.Event(), threading.Event()
+    write = os.pwrite
+
+    def stuck(fd: int, data: bytes, offset: int) -> int:
+        asked.set()
+        answer.wait(timeout=60)
+        return write(fd, data, offset)
+
+    rank = writer(job_dir)
+    drain = RingDrain(job_dir)
+    monkeypatch.setattr(os, "pwrite", stuck)
+    drain.start()
+    assert rank.emit("note", n=0)
+    assert asked.wait(timeout=30)
+    assert rank.emit("ckpt_commit", cursor=1)  # wants the disk, gets 40 ms of waiting and its place in the ring
+    assert rank.emit("note", n=1)
+    assert not drain.flush(wait_s=0.01)
+    rank.close()
+    assert drain.stop(wait_s=0.01) == 1
+    answer.set()
+    assert drain.stop() == 0
+    log = read_folder(job_dir)
+    assert [record.ev for record in log.records] == ["note", "ckpt_commit", "note"]
+
+
+def test_a_sync_record_is_on_the_disk_before_its_emit_returns(
+    job_dir: Path, drain: RingDrain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bytes] = []
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}").encode()))
+    monkeypatch.setattr("ett.ring_writer.WAIT_S", 30.0)
+    folder = make_ring_folder(job_dir)
+    rank = RingWriter(folder, job_dir, 1, "r0", COMMON, wait_s=30.0)
+    rank.emit("note", n=1)
+    drain.flush()
+    assert not synced
+    assert rank.emit("ckpt_commit", cursor=1)
+    assert [record.ev for record in read_folder(job_dir).records] == ["note", "ckpt_commit"]
+    assert len(synced) == 1
+    rank.close()
+
+
+def test_a_job_whose_folder_is_gone_is_not_made_again(job_dir: Path) -> None:
+    rank = writer(job_dir)
+    rank.emit("note", n=1)
+    rank.close()
+    job_dir.rmdir()
+    drain = RingDrain(job_dir)
+    drain.start()
+    drain.flush()
+    assert drain.stop(wait_s=0.5) == 0
+    assert not job_dir.exists()
+
+
+def test_a_ring_of_another_job_is_left_alone(job_dir: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    folder = make_ring_folder(job_dir)
+    rank = RingWriter(folder, other, 1, "r0", COMMON)
+    rank.emit("note", n=1)
+    drain = RingDrain(job_dir)
+    drain.start()
+    drain.flush()
+    assert list(drain.state.unusable) == ring_paths(folder)
+    assert not list(tmp_path.rglob("*.jsonl"))
+    rank.close()
+    ring_paths(folder)[0].unlink()
+    drain.stop()
+
+
+def test_a_rank_that_closes_every_descriptor_is_not_taken_for_gone(job_dir: Path, drain: RingDrain) -> None:
+    rank = writer(job_dir)
+    os.close(rank._ring.fd)  # gives up its lock
+    drain.flush()
+    assert rank.emit("note", n=1)
+    drain.flush()
+    assert numbers(read_folder(job_dir)) == [1]
+    rank._ring.fd = os.open("/dev/null", os.O_RDONLY)
+    rank.close()
+
+
+def test_an_emit_in_a_signal_handler_that_interrupts_an_emit_is_written_after_it(
+    job_dir: Path, drain: RingDrain
+) -> None:
+    rank = writer(job_dir)
+    append = rank._encoder.encode
+
+    def interrupted(*args: object, **stamps: int) -> bytes:
+        monkey.undo()
+        assert rank.emit("note", n=2)
+        return append(*args, **stamps)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(rank._encoder, "encode", interrupted)
+        assert rank.emit("note", n=1)
+    rank.close()
+    drain.flush()
+    assert numbers(read_folder(job_dir)) == [1, 2]
+
+
+def test_threads_leave_no_gap(job_dir: Path, drain: RingDrain) -> None:
+    rank = RingWriter(make_ring_folder(job_dir), job_dir, 1, "r0", COMMON, wait_s=10)
+    threads = [threading.Thread(target=lambda: [rank.emit("note", n=1) for _ in range(200)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rank.close()
+    drain.flush()
+    assert sorted(record.seq for record in read_folder(job_dir).records) == list(range(800))
+
+
+def test_a_lock_that_another_thread_holds_costs_a_counted_record(job_dir: Path, drain: RingDrain) -> None:
+    rank = RingWriter(make_ring_folder(job_dir), job_dir, 1, "r0", COMMON, wait_s=0.01)
+    results: list[bool] = []
+    with rank._lock:
+        thread = threading.Thread(target=lambda: results.append(rank.emit("note", n=1)))
+        thread.start()
+        thread.join(timeout=5)
+    assert (results, rank.dropped) == ([False], 1)
+    rank.emit("note", n=2)
+    rank.close()
+    drain.flush()
+    assert read_folder(job_dir).problems.lost_records == 1
+
+
+def in_rank(text: str, job_dir: Path, drain: RingDrain) -> subprocess.CompletedProcess[str]:
+    inside = {"ETT_JOB": "j", "ETT_JOB_DIR": str(job_dir), "ETT_ATTEMPT": "1", "RANK": "0", **drain.environ}
+    return subprocess.run(
+        [sys.executable, "-c", text], env=os.environ | inside, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def kinds(job_dir: Path) -> list[str]:
+    return sorted(record.ev for record in read_folder(job_dir).records)
+
+
+def test_a_forked_child_writes_nothing_into_its_parents_ring(job_dir: Path, drain: RingDrain) -> None:
+    text = (
+        "import os, ett\n"
+        "run = ett.init()\n"
+        "if os.fork() == 0:\n"
+        "    with run.step(samples=1): pass\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "run.emit('after')\n"
+    )
+    assert in_rank(text, job_dir, drain).returncode == 0
+    drain.flush()
+    assert kinds(job_dir) == ["after", "proc_start"]
+
+
+def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_ring(job_dir: Path, drain: RingDrain) -> None:
+    text = (
+        "import os, signal, sys, ett\n"
+        "run = ett.init()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    [os.close(fd) for fd in (0, 1, 2)]\n"
+        "    signal.pause()\n"
+        "print(child)\n"
+    )
+    child = int(in_rank(text, job_dir, drain).stdout)
+    try:
+        drain.flush()
+        assert not ring_paths(ring_folder(job_dir))
+    finally:
+        os.kill(child, 9)
+
+
+def test_a_forked_child_that_asks_gets_a_ring_of_its_own(job_dir: Path, drain: RingDrain) -> None:
+    text = (
+        "import os, ett\n"
+        "run = ett.init()\n"
+        "if os.fork() == 0:\n"
+        "    ett.init().emit('child'); os._exit(0)\n"
+        "os.wait()\n"
+        "run.emit('parent')\n"
+    )
+    assert in_rank(text, job_dir, drain).returncode == 0
+    drain.flush()
+    log = read_folder(job_dir)
+    assert kinds(job_dir) == ["child", "parent", "proc_start", "proc_start"]
+    assert len({record.file for record in log.records}) == 2
+
+
+@pytest.mark.parametrize("ring", ["", "/nowhere/ett-j", "/proc/self"])
+def test_without_a_usable_ring_a_rank_writes_its_file_itself(job_dir: Path, ring: str) -> None:
+    environ = {"ETT_JOB": "j", "ETT_JOB_DIR": str(job_dir), "ETT_ATTEMPT": "1", "RANK": "0", "ETT_RING": ring}
+    text = "import ett\nrun = ett.init()\nrun.emit('note')\nprint(run.dropped)"
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=os.environ | environ, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert (done.stdout.strip(), kinds(job_dir)) == ("0", ["note", "proc_start"])
