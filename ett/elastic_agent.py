@@ -21,7 +21,7 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, S
 
 from ett import worker
 from ett.exit_order import ExitOrder
-from ett.failure import RankExit
+from ett.failure import RankExit, first_failure
 from ett.one_host_rendezvous import ADDRESS, OneHostRendezvous
 from ett.supervisor import JobSupervisor, Outcome
 
@@ -61,10 +61,12 @@ class SupervisedAgent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._job.beat()
-        if self._job.stop.requested is not None:
-            raise _Stopped(self._stop_workers_for(self._job.stop.requested, worker_group))
         exits = self._exits(worker_group)
-        if any(gone.code != 0 for gone in exits):
+        is_failed = any(gone.code != 0 for gone in exits)
+        stop = self._job.stop.requested
+        if stop is not None and not (is_failed and self._failed_by_itself(exits)):
+            raise _Stopped(self._stop_workers_for(stop, worker_group))
+        if is_failed:
             return self._fail(exits, worker_group)
         if len(exits) == len(worker_group.workers):
             assert self._pcontext is not None
@@ -77,6 +79,10 @@ class SupervisedAgent(LocalElasticAgent):
             unkillable = self._end_workers(signal.SIGKILL, 0.0)
             return self._end_attempt([RankExit(rank=hang.rank, code=-signal.SIGKILL, hang=hang)], [], unkillable)
         return RunResult(state=WorkerState.HEALTHY)
+
+    def _failed_by_itself(self, exits: list[RankExit]) -> bool:
+        """True where a rank had failed before anybody told it to stop: a stop in the same poll must not hide that."""
+        return first_failure(exits, self._exit_order()).code not in (PREEMPTED_CODE, -signal.SIGTERM)
 
     def _fail(self, exits: list[RankExit], worker_group: WorkerGroup) -> RunResult:
         failed = [gone for gone in exits if gone.code != 0]

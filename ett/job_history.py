@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ett.event_reader import parse_file
-from ett.event_schema import Record
+from ett.event_schema import NS, Record
 from ett.restart import AttemptFacts
 
 _TAIL_BYTES = 65_536
@@ -101,6 +101,9 @@ def _fruitful_attempts(commits: Iterable[Record]) -> tuple[set[int], set[int]]:
 def _facts(record: Record, has_new_commit: bool) -> AttemptFacts:
     return AttemptFacts(
         attempt=record.att,
+        gen=record.gen,
+        job=record.job,
+        ended_unix_s=record.wall_ns / NS,
         reason=str(record.data.get("reason", "failed")),
         failure_class=str(record.data.get("class", "unknown")),
         signature=str(record.data.get("signature", "")),

@@ -55,6 +55,7 @@ class LaunchFlags:
     resume: str = "auto"
     overrides: tuple[str, ...] = ()
     checkpoint_interval: str | None = None
+    restart_window: str | None = None
     grace: float | None = None
     telemetry: TelemetryMode | None = None
     strict: bool = False
@@ -72,6 +73,9 @@ class LaunchFlags:
     "--max-restarts",
     type=click.IntRange(min=0),
     help="Attempts after a failure (default: recovery.max_restarts of a recipe, else 0).",
+)
+@click.option(
+    "--restart-window", metavar="TIME|off", help="Count only the restarts of this long, such as 1h (default: all)."
 )
 @click.option("--job", metavar="NAME", help="Full name of the job, to resume it or to name a new one; else a fresh id.")
 @click.option("--team", help="Team that the job's time is counted for.")
@@ -270,6 +274,7 @@ def _recipe_plan(flags: LaunchFlags, target: tuple[str, ...]) -> tuple[LaunchPla
         "job.model": flags.model,
         "launch.nproc": flags.nproc,
         "recovery.max_restarts": flags.max_restarts,
+        "recovery.restart_window": flags.restart_window,
         "recovery.grace_s": flags.grace,
         "telemetry.mode": flags.telemetry,
         "recovery.hang_after": flags.hang_after,
@@ -350,7 +355,12 @@ def _kept_plan(flags: LaunchFlags, home: Path) -> LaunchPlan:
 
 
 def _recovery(flags: LaunchFlags, base: dict[str, Any]) -> dict[str, Any]:
-    given = {"max_restarts": flags.max_restarts, "grace_s": flags.grace, "hang_after": flags.hang_after}
+    given = {
+        "max_restarts": flags.max_restarts,
+        "restart_window": flags.restart_window,
+        "grace_s": flags.grace,
+        "hang_after": flags.hang_after,
+    }
     changed = base | {key: value for key, value in given.items() if value is not None}
     section = build_section(recovery_config(), changed, "recovery")
     return asdict(section)

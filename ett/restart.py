@@ -10,9 +10,12 @@ FailureClass = Literal["user", "infra", "unknown"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptFacts:
-    """One ended attempt, as the log tells it."""
+    """One ended attempt, or one generation of it that a failure ended, as the log tells it."""
 
     attempt: int
+    gen: int = 0
+    job: str = ""
+    ended_unix_s: float = 0.0  # the supervisor's wall clock
     reason: str  # completed, failed, preempted, suspended
     failure_class: str = "unknown"
     signature: str = ""  # of the error: equal for two failures with the same cause; empty where nothing was said

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ett.errors import ConfigError
-from ett.recovery.hang_limits import HangLimits, seconds
+from ett.recovery.hang_limits import OFF, HangLimits, seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryConfig:
-    max_restarts: int = 3  # attempts after the first, per launch; 0 ends the job at its first failure
+    max_restarts: int = 3  # restarts after failures, per launch; 0 ends the job at its first failure
+    restart_window: str = "off"  # such as "1h": max_restarts counts the failures of the last hour only
     grace_s: float = 30.0  # from SIGTERM to SIGKILL: time to save
     backoff_s: float = 1.0  # wait before the second restart in a row without a new commit; doubles from there
     max_backoff_s: float = 60.0  # longest wait
@@ -34,9 +35,19 @@ class RecoveryConfig:
             raise ConfigError(
                 f"recovery.max_attempts_without_commit is {self.max_attempts_without_commit}", expected="1 or more"
             )
+        seconds(self.restart_window, "recovery.restart_window")
         if self.hang_after != "auto":
             seconds(self.hang_after, "recovery.hang_after")
 
     @property
     def is_hang_off(self) -> bool:
         return self.hang_after.strip().lower() in ("off", "0")
+
+    @property
+    def has_restart_window(self) -> bool:
+        return self.restart_window_s != OFF
+
+    @property
+    def restart_window_s(self) -> float:
+        """How far back failures count; infinity for the whole launch."""
+        return seconds(self.restart_window, "recovery.restart_window")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from ett.checkpoint.interval import parse_interval
 from ett.errors import ConfigError
 
-EXPECTED = "'auto', 'off', or a time such as '90s', '10m', '1h'"
+EXPECTED = "'off', or a time such as '90s', '10m', '1h'"
 OFF = float("inf")
 
 

@@ -12,6 +12,7 @@ from ett import elastic_agent
 from ett.elastic_agent import SupervisedAgent
 from ett.failure import RankExit
 from ett.hang import Hang
+from ett.supervisor import Outcome
 
 NO_PROCESS = 2**22 + 1  # above the largest pid of Linux
 
@@ -86,3 +87,19 @@ def test_row_32_a_worker_that_the_kernel_holds_is_reported_and_not_waited_for(mo
         f"process {NO_PROCESS} hangs in the kernel and cannot be ended: its device is lost to this host"
     ]
     assert list(agent._handlers()) == [0]
+
+
+@pytest.mark.parametrize(("code", "is_failure"), [(1, True), (-9, True), (143, False), (-15, False)])
+def test_row_34_a_stop_in_the_poll_of_a_failure_does_not_hide_it(
+    monkeypatch: pytest.MonkeyPatch, code: int, is_failure: bool
+) -> None:
+    job = Job()
+    job.stop.requested = signal.SIGTERM
+    agent = agent_of(job, monkeypatch, Process(code), Process(0))
+    monkeypatch.setattr(agent, "_stop_workers_for", lambda *_: Outcome(status="preempted"))
+    if is_failure:
+        assert agent._monitor_workers(agent._worker_group).state == WorkerState.FAILED
+        assert job.failures[0][0] == [RankExit(rank=0, code=code)]
+    else:
+        with pytest.raises(elastic_agent._Stopped):
+            agent._monitor_workers(agent._worker_group)

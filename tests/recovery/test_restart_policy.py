@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,13 +22,15 @@ def failed(**fields: object) -> AttemptFacts:
     return AttemptFacts(attempt=1, reason="failed", **fields)  # type: ignore[arg-type]
 
 
-@given(st.lists(FACTS, min_size=1, max_size=20).map(tuple), st.integers(0, 6), st.floats(0, 1))
+@given(st.lists(FACTS, min_size=1, max_size=20).map(tuple), st.integers(0, 6))
 def test_restarts_never_exceed_their_budget_and_waits_their_limit(
-    attempts: tuple[AttemptFacts, ...], max_restarts: int, jitter: float
+    attempts: tuple[AttemptFacts, ...], max_restarts: int
 ) -> None:
-    decision = decide(attempts, RecoveryConfig(max_restarts=max_restarts, max_backoff_s=8.0), jitter=jitter)
-    assert not decision.restart or len(attempts) <= max_restarts
+    attempts = (*attempts, failed())
+    decision = decide(attempts, RecoveryConfig(max_restarts=max_restarts, max_backoff_s=8.0))
+    assert not decision.restart or sum(facts.reason == "failed" for facts in attempts) <= max_restarts
     assert 0 <= decision.delay_s <= 8.0
+    assert decision == decide(attempts, RecoveryConfig(max_restarts=max_restarts, max_backoff_s=8.0))
 
 
 def test_the_first_restart_is_immediate() -> None:
@@ -36,19 +39,55 @@ def test_the_first_restart_is_immediate() -> None:
 
 
 def test_waits_double_while_nothing_new_is_committed() -> None:
-    config = RecoveryConfig(max_restarts=9, max_attempts_without_commit=9, backoff_s=1.0, max_backoff_s=5.0)
-    waits = [decide((failed(),) * n, config, jitter=0.5).delay_s for n in range(1, 7)]
-    assert waits == [0.0, 1.0, 2.0, 4.0, 5.0, 5.0]
+    config = RecoveryConfig(max_restarts=9, max_attempts_without_commit=9, backoff_s=1.0, max_backoff_s=20.0)
+    waits = [decide((failed(),) * n, config).delay_s for n in range(1, 9)]
+    assert waits[0] == 0.0
+    assert [wait / waits[1] for wait in waits[1:5]] == [1, 2, 4, 8]
+    assert waits[-1] == pytest.approx(20 * waits[1])
 
 
-def test_jitter_spreads_a_fleet_over_half_to_one_and_a_half_of_the_wait() -> None:
+def test_waits_of_a_fleet_spread_over_half_to_one_and_a_half_and_a_replayed_log_gives_the_same() -> None:
     config = RecoveryConfig(max_restarts=9)
-    assert [decide((failed(),) * 2, config, jitter=j).delay_s for j in (0.0, 1.0)] == [0.5, 1.5]
+    waits = [decide((failed(job=f"job-{n}"),) * 2, config).delay_s for n in range(200)]
+    assert 0.5 <= min(waits) < 0.6
+    assert 1.4 < max(waits) <= 1.5
+    assert waits[7] == decide((failed(job="job-7"),) * 2, config).delay_s
+
+
+def test_failures_before_the_window_are_forgotten() -> None:
+    config = RecoveryConfig(max_restarts=2, restart_window="1h")
+    weekly = tuple(failed(ended_unix_s=7.0 * 86_400 * n, has_new_commit=True) for n in range(50))
+    assert decide(weekly, config).why == "restart 1 of 2 within 1h"
+    burst = (*weekly, *(failed(ended_unix_s=weekly[-1].ended_unix_s + n, has_new_commit=True) for n in (60, 120)))
+    assert decide(burst[:-1], config).restart
+    assert decide(burst, config).why == "all 2 restarts within 1h are spent"
 
 
 def test_a_new_commit_makes_the_next_restart_immediate_again() -> None:
     attempts = (failed(), failed(), failed(has_new_commit=True))
     assert decide(attempts, RecoveryConfig(max_restarts=9)).delay_s == 0.0
+
+
+PREEMPTED = AttemptFacts(attempt=1, reason="preempted")
+USER = {"failure_class": "user", "signature": "x"}
+
+
+@pytest.mark.parametrize(
+    ("row", "attempts", "rule"),
+    [
+        # A checkpoint that began and never committed is no progress, in whatever session it began.
+        (1, [failed(), failed(), failed(), failed(), failed()], "no_commit"),
+        # The worker's own error in the poll of a preemption is a failure of its own class, and of its own budget.
+        (34, [failed(**USER), PREEMPTED, failed(**USER)], "same_user_error"),
+        (35, [PREEMPTED] * 20 + [failed()], "restart"),
+        (37, [failed()] + [PREEMPTED] * 20 + [failed(has_new_commit=True)], "restart"),
+        (37, [failed(), PREEMPTED, failed(), failed(has_new_commit=True), failed()], "budget"),
+        (32, [failed(is_unkillable=True)], "unkillable"),
+    ],
+)
+def test_pitfalls_of_other_restart_policies(row: int, attempts: list[AttemptFacts], rule: str) -> None:
+    """Rows of the table in docs/supervisor.md."""
+    assert decide(tuple(attempts), RecoveryConfig(max_restarts=3)).rule == rule, f"row {row}"
 
 
 def test_attempts_that_commit_nothing_come_to_an_end() -> None:
