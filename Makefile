@@ -5,7 +5,7 @@ BIN := .venv/bin
 DATA ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check install format campaign device-pack pictures clean
+.PHONY: demo test check install peers format campaign device-pack pictures clean
 
 demo: install
 	$(BIN)/python -m ett.trainer.demo --data "$(DATA)"
@@ -35,6 +35,12 @@ install: .venv/.installed
 	$(BIN)/python -m pip install -q -c constraints.txt torch
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
 	touch $@
+
+# TorchRec, which tests and benchmarks compare with. --no-deps: torchrec asks for the CUDA build of fbgemm.
+PEERS := torchrec fbgemm-gpu-cpu tensordict torchmetrics pyre-extensions iopath tqdm typing-inspect portalocker \
+	lightning-utilities importlib-metadata zipp pyvers orjson cloudpickle
+peers: install
+	$(BIN)/python -m pip install -q --no-deps -c constraints.txt $(PEERS)
 
 device-pack: install
 	$(BIN)/python .ci/device_pack.py
