@@ -161,6 +161,14 @@ def merge(files: Iterable[ParsedFile]) -> EventLog:
     return merger.log()
 
 
+def event_files(path: Path) -> list[Path]:
+    """Return the event files under a job's folder, or under its events/ folder itself. Raises: NotFound."""
+    root = path / "events" if (path / "events").is_dir() else path
+    if not root.is_dir():
+        raise NotFound(f"no event log under {path}", expected="a folder with *.jsonl files, or one that holds events/")
+    return sorted(root.rglob("*.jsonl"))
+
+
 def read_folder(path: Path) -> EventLog:
     """Return the event log under `path`: a job's folder, or its events/ folder itself.
 
@@ -168,10 +176,7 @@ def read_folder(path: Path) -> EventLog:
         NotFound: there is no such folder.
         CorruptState: a record is of a schema version that this reader does not know.
     """
-    root = path / "events" if (path / "events").is_dir() else path
-    if not root.is_dir():
-        raise NotFound(f"no event log under {path}", expected="a folder with *.jsonl files, or one that holds events/")
-    files = sorted(root.rglob("*.jsonl"))
+    files = event_files(path)
     return merge(parse_file(f"{file.parent.name}/{file.name}", file.read_bytes()) for file in files)
 
 

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ett.accounting import JobAccount, account
-from ett.errors import ConfigError, CorruptState, NotFound
-from ett.event_reader import EventLog, read_folder
+from ett.errors import ConfigError, CorruptState, NotFound, UsageError
+from ett.event_reader import EventLog, event_files, read_folder
 from ett.job_folder import JobFolder, ett_home, read_json
 from ett.job_window import AccountingPolicy
 from ett.recipe_cli import site_file
 
 if TYPE_CHECKING:
     from ett.store import Store
+    from ett.store.export_jsonl import ExportedJob
 
 Wrapped = Callable[..., Any]
 
@@ -52,11 +53,33 @@ class JobLog:
 
     def read(self) -> EventLog:
         """Raises: NotFound, CorruptState, and what `open_store` raises."""
-        if self.store is None:
-            assert self.folder is not None
-            return read_folder(self.folder)
-        with opened(self.store) as store:
-            return store.event_log(self.job)
+        if self.store is not None:
+            with opened(self.store) as store:
+                return store.event_log(self.job)
+        assert self.folder is not None
+        return self._exported().log() if self.folder.is_file() else read_folder(self.folder)
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Yield (name under events/, bytes) of each event file, by name. Raises: NotFound, and as `read` does."""
+        if self.store is not None:
+            with opened(self.store) as store:
+                yield from store.images(self.job)
+            return
+        assert self.folder is not None
+        if self.folder.is_file():
+            yield from self._exported().files.items()
+            return
+        for path in event_files(self.folder):
+            yield f"{path.parent.name}/{path.name}", path.read_bytes()
+
+    def _exported(self) -> ExportedJob:
+        from ett.store.export_jsonl import read_export
+
+        assert self.folder is not None
+        jobs = read_export(self.folder)
+        if len(jobs) != 1:
+            raise UsageError(f"{self.folder} holds {len(jobs)} jobs", expected="the export of one job")
+        return jobs[0]
 
     def account(self, as_of_ns: int | None, policy: AccountingPolicy) -> JobAccount | None:
         """Return the account, as of now where no instant is given; None for an empty log.
@@ -70,6 +93,9 @@ class JobLog:
         """Return launch.json and recipe.json; empty where there is none."""
         import json
 
+        if self.store is None and self.folder is not None and self.folder.is_file():
+            exported = self._exported()
+            return exported.launch, exported.recipe
         if self.store is None:
             folder = JobFolder(self.folder or Path())
             return read_json(folder.launch_file), read_json(folder.recipe_file)

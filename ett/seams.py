@@ -16,6 +16,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "data": ("ett.trainer.data.cli:group", "Generate training data in a public format."),
     "errors": ("ett.error_pages:command", "Explain an error code."),
     "explain": ("ett.explain:command", "Print every interval of a job with its rule and its evidence."),
+    "export": ("ett.store.export_cli:command", "Write jobs as JSONL, as a trace for Perfetto, or as Parquet."),
     "ingest": ("ett.store.ingest_cli:command", "Take jobs' logs into the job store: only what is new."),
     "launch": ("ett.launch:command", "Run a recipe, a script or a command under the supervisor."),
     "ls": ("ett.job_list:command", "List jobs, newest first."),

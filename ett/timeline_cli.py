@@ -22,11 +22,21 @@ _CELLS = 96
 @store_option
 @click.option("--as-of", type=UnixSeconds(), metavar="UNIX_S", help="Draw what was known at that time; default: now.")
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a picture instead.")
-def command(job: str | None, events: Path | None, store: str | None, as_of: int | None, svg: Path | None) -> None:
+@click.option(
+    "--trace", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a trace for Perfetto; .gz."
+)
+def command(
+    *, job: str | None, events: Path | None, store: str | None, as_of: int | None, svg: Path | None, trace: Path | None
+) -> None:
     """Draw JOB's attempts on one time axis: what each was doing, when, and where it failed."""
     account = load_account(log_path(job, events, store), as_of, AccountingPolicy())
     if account is None:
         click.echo("no records yet")
+        return
+    if trace is not None:
+        from ett.store.export_cli import MAX_TRACE_BYTES, write_trace
+
+        click.echo(f"{trace}: {write_trace(trace, [account], MAX_TRACE_BYTES)} events")
         return
     if svg is None:
         click.echo(timeline_text(account))

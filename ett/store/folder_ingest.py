@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from ett.errors import NotFound
+from ett.event_reader import event_files
 from ett.job_folder import JobFolder, read_json
+from ett.store.export_jsonl import ExportedJob
 from ett.store.job_row import plain_text
 from ett.store.job_store import Position, Store
 from ett.store.log_lines import LogLines, RejectCode, read_lines
@@ -42,20 +43,36 @@ def ingest_folder(store: Store, job: str, path: Path) -> FolderIngest:
 
     Raises: NotFound: there is no such folder. Conflict, Unreachable, AccessDenied: what was read before is stored.
     """
-    root = path / "events" if (path / "events").is_dir() else path
-    if not root.is_dir():
-        raise NotFound(f"no event log under {path}", expected="a folder with *.jsonl files, or one that holds events/")
+    files = event_files(path)
     store.add_job(job)
     total = FolderIngest(job=job)
-    for file in sorted(root.rglob("*.jsonl")):
+    for file in files:
         total = _ingest_file(store, total, f"{file.parent.name}/{file.name}", file)
-    _keep_texts(store, job, JobFolder(path))
+    folder = JobFolder(path)
+    _keep_texts(store, job, read_json(folder.launch_file), read_json(folder.recipe_file))
     store.sum_up_if_stale(job)
     return total
 
 
-def _keep_texts(store: Store, job: str, folder: JobFolder) -> None:
-    found = tuple(plain_text(json.dumps(read_json(file))) for file in (folder.launch_file, folder.recipe_file))
+def ingest_export(store: Store, exported: ExportedJob, job: str) -> FolderIngest:
+    """Take the records of an exported job, under that name, and sum the job up. Raises: as `ingest_folder` does."""
+    store.add_job(job)
+    accepted = duplicate = 0
+    rejected: list[tuple[RejectCode, str]] = []
+    for name, data in sorted(exported.files.items()):
+        whole, _, torn = data.rpartition(b"\n")
+        result = store.ingest_lines(job, name, read_lines(whole + b"\n" if whole else b""), is_torn=bool(torn))
+        accepted, duplicate = accepted + result.accepted, duplicate + result.duplicate
+        rejected += [(r.code, f"{name}: {r.text}") for r in result.rejected]
+    _keep_texts(store, job, exported.launch, exported.recipe)
+    store.sum_up_if_stale(job)
+    return FolderIngest(
+        job=job, files=len(exported.files), accepted=accepted, duplicate=duplicate, rejected=tuple(rejected)
+    )
+
+
+def _keep_texts(store: Store, job: str, launch: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
+    found = tuple(plain_text(json.dumps(value)) for value in (launch, recipe))
     if found != ("{}", "{}") and found != store.texts(job):
         store.set_texts(job, launch=found[0], recipe=found[1])
 

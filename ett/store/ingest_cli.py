@@ -10,11 +10,12 @@ from pathlib import Path
 
 import click
 
-from ett.errors import CorruptState, NotFound
+from ett.errors import CorruptState, NotFound, UsageError
 from ett.job_folder import checked_name, ett_home, find_job
 from ett.job_source import store_url
-from ett.store.folder_ingest import FolderIngest, ingest_folder
-from ett.store.job_store import open_store
+from ett.store.export_jsonl import ExportedJob, read_export
+from ett.store.folder_ingest import FolderIngest, ingest_export, ingest_folder
+from ett.store.job_store import Store, open_store
 
 _SHOWN_REJECTS = 5
 
@@ -26,7 +27,7 @@ _SHOWN_REJECTS = 5
     "--events",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="A folder with an event log: that of the one JOB named.",
+    help="A folder with an event log: that of the one JOB named; or a file of `ett export`.",
 )
 @click.option("--store", metavar="URL", help="The store; else $ETT_STORE, the site's [store] url, or $ETT_HOME/ett.db.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -36,16 +37,17 @@ def command(jobs: tuple[str, ...], all_jobs: bool, events: Path | None, store: s
     Lines that are no records are counted and shown, and never keep the others out; exit code 8 says that a record
     conflicts with one that is stored under the same number.
     """
-    if all_jobs == bool(jobs):
+    is_export = events is not None and events.is_file()
+    if all_jobs == bool(jobs) and not (is_export and not all_jobs):
         raise click.UsageError("name jobs, or say --all; `ett ls` lists them")
-    if events is not None and len(jobs) != 1:
+    if events is not None and (all_jobs or len(jobs) != 1) and not (is_export and not jobs):
         raise click.UsageError("--events is the log of one job: name that job")
     url = store_url(store) or str(ett_home(os.environ) / "ett.db")
     done, warnings = list[FolderIngest](), list[str]()
     with open_store(url) as opened:
-        for name, path in _sources(jobs, events):
+        for name, source in _sources(jobs, events):
             try:
-                done.append(ingest_folder(opened, name, path))
+                done.append(_ingest(opened, name, source))
             except NotFound as err:
                 if not all_jobs:
                     raise
@@ -56,7 +58,18 @@ def command(jobs: tuple[str, ...], all_jobs: bool, events: Path | None, store: s
         raise _conflict(done)
 
 
-def _sources(jobs: tuple[str, ...], events: Path | None) -> Iterator[tuple[str, Path]]:
+def _ingest(store: Store, job: str, source: Path | ExportedJob) -> FolderIngest:
+    return ingest_folder(store, job, source) if isinstance(source, Path) else ingest_export(store, source, job)
+
+
+def _sources(jobs: tuple[str, ...], events: Path | None) -> Iterator[tuple[str, Path | ExportedJob]]:
+    """Yield each job's name and where its log is. Raises: NotFound, UsageError, DataError."""
+    if events is not None and events.is_file():
+        exported = read_export(events)
+        if jobs and len(exported) != 1:
+            raise UsageError(f"{events} holds {len(exported)} jobs", expected="one, to be taken in under another name")
+        yield from ((checked_name(jobs[0] if jobs else one.job), one) for one in exported)
+        return
     if events is not None:
         yield checked_name(jobs[0]), events
         return

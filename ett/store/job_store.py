@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from ett.store.block import BLOCK_BYTES, Block, blocks_of, clamped, pack, unpack
 from ett.store.database import WRITER_WAIT_S, Database, open_database
 from ett.store.job_row import JobRow, summarised
 from ett.store.job_table import JobFilter, JobPage, JobTable
-from ett.store.log_lines import LogLines, Rejected, describe, read_lines
+from ett.store.log_lines import LogLines, RejectCode, Rejected, describe, read_lines, stand_in
 
 _FILE_NAME = re.compile(r"([^/\0]{1,255})/([^/\0]{1,255})")
 _KEPT_LINE_BYTES = 4096  # of a rejected line, as evidence
@@ -100,8 +99,13 @@ class Store:
         with self._database.writing():
             self._jobs.locked_id(checked_name(job))
 
-    def ingest_lines(self, job: str, file: str, lines: LogLines, position: Position | None = None) -> IngestResult:
-        """Take lines that were read; with `position` they begin at a known byte of a folder's file, which moves on."""
+    def ingest_lines(
+        self, job: str, file: str, lines: LogLines, position: Position | None = None, *, is_torn: bool = False
+    ) -> IngestResult:
+        """Take lines that were read; with `position` they end at that byte of a folder's file.
+
+        is_torn: of lines without a position: the file they come from ends in a torn line.
+        """
         file_name = _checked_file(file)
         with self._database.writing(self._wait_s):
             job_id = self._jobs.locked_id(checked_name(job))
@@ -110,7 +114,7 @@ class Store:
             codes = lines.codes | dict.fromkeys(conflicts, "conflict")
             num_new_rejects = self._keep_rejects(file_id, lines, codes, position)
             self._append(file_id, [lines.line(i) for i in accepted], [lines.seqs[i] or 0 for i in accepted])
-            if self._move_on(file_id, position) or accepted or num_new_rejects:
+            if self._move_on(file_id, position, is_torn) or accepted or num_new_rejects:
                 self._database.run("UPDATE job SET generation = generation + 1 WHERE id = ?", (job_id,))
         rejected = tuple(
             Rejected(line_index=index, code=code, text=describe(code, lines.line(index)))
@@ -146,11 +150,18 @@ class Store:
 
         Raises: NotFound: no such job. CorruptState: a damaged block, or a record of a schema version we do not know.
         """
+        return merge(parse_file(name, data) for name, data in self.images(job))
+
+    def images(self, job: str) -> Iterator[tuple[str, bytes]]:
+        """Yield (name, bytes) of each file, by name; a reader judges the bytes as the file, what is no record included.
+
+        Raises: NotFound, CorruptState.
+        """
         job_id = self._jobs.known_id(job)
-        files = self._database.rows(
+        for file_id, name, is_torn in self._database.rows(
             "SELECT id, name, is_torn FROM event_file WHERE job_id = ? ORDER BY name", (job_id,)
-        )
-        return merge(parse_file(name, self._file_bytes(file_id, bool(is_torn))) for file_id, name, is_torn in files)
+        ):
+            yield name, self._file_bytes(file_id, bool(is_torn))
 
     def files(self, job: str) -> Iterator[tuple[str, bytes]]:
         """Yield (name, whole lines that were accepted) of each file of the job, by name."""
@@ -327,17 +338,19 @@ class Store:
         self._database.run_many("INSERT INTO reject VALUES (?, ?, ?, ?) ON CONFLICT (file_id, place) DO NOTHING", rows)
         return int(self._database.rows(count, (file_id,))[0][0] - before)
 
-    def _move_on(self, file_id: int, position: Position | None) -> bool:
+    def _move_on(self, file_id: int, position: Position | None, is_torn: bool) -> bool:
         """Keep the position, and return whether it says anything new of the file's torn end."""
         was_torn = bool(self._database.rows("SELECT is_torn FROM event_file WHERE id = ?", (file_id,))[0][0])
+        is_now = was_torn or is_torn if position is None else position.is_torn
+        if is_now != was_torn:
+            self._database.run("UPDATE event_file SET is_torn = ? WHERE id = ?", (int(is_now), file_id))
         if position is not None:
-            self._database.run("UPDATE event_file SET is_torn = ? WHERE id = ?", (int(position.is_torn), file_id))
             self._database.run(
                 "INSERT INTO file_position VALUES (?, ?, ?, ?) ON CONFLICT (file_id) DO UPDATE SET "
                 "next_byte = excluded.next_byte, head_crc = excluded.head_crc, tail_crc = excluded.tail_crc",
                 (file_id, position.next_byte, position.head_crc, position.tail_crc),
             )
-        return position is not None and position.is_torn != was_torn
+        return is_now != was_torn
 
     def _blocks(self, file_id: int) -> Iterator[bytes]:
         for data, raw_bytes in self._database.rows(
@@ -348,27 +361,22 @@ class Store:
     def _file_bytes(self, file_id: int, is_torn: bool) -> bytes:
         """The file as its reader must see it: what was rejected counts again, and its torn end is torn."""
         rejects = self._database.rows("SELECT place, code, line FROM reject WHERE file_id = ?", (file_id,))
-        parts = [_stand_in(code, line) for code, line in _counted(rejects)]
+        kept = enumerate(_counted(rejects))
+        # A whole line of another version says which; of a longer one the store kept the beginning only.
+        parts = [line if code == "version" and line.endswith(b"\n") else stand_in(code, n) for n, (code, line) in kept]
         parts += self._blocks(file_id)
         return b"".join(parts) + (b"torn" if is_torn else b"")
 
 
-def _counted(rejects: Sequence[tuple[str, str, bytes]]) -> list[tuple[str, bytes]]:
+def _counted(rejects: Sequence[tuple[str, str, bytes]]) -> list[tuple[RejectCode, bytes]]:
     """What a reader of the file would count. A file that came both from a folder and line by line counts once."""
-    kept: list[tuple[str, bytes]] = []
-    for code in ("version", "bad_checksum", "malformed"):
+    kept: list[tuple[RejectCode, bytes]] = []
+    codes: tuple[RejectCode, ...] = ("version", "bad_checksum", "malformed")
+    for code in codes:
         from_folder = [line for place, kind, line in rejects if kind == code and place.startswith("byte ")]
         alone = [line for place, kind, line in rejects if kind == code and not place.startswith("byte ")]
-        kept += [(code, line) for line in max(from_folder, alone, key=len)]
+        kept += [(code, bytes(line)) for line in max(from_folder, alone, key=len)]
     return kept
-
-
-def _stand_in(code: str, line: bytes) -> bytes:
-    """A line that a reader judges as it did the rejected one, of which the store kept only the beginning."""
-    if code == "version" and len(line) < _KEPT_LINE_BYTES:
-        return bytes(line)
-    body = {"version": b'{"v":"unknown"}', "malformed": b"[]"}.get(code)
-    return b"?\n" if body is None else b"%b\t%08x\n" % (body, zlib.crc32(body))
 
 
 def _block_row(file_id: int, number: int, block: Block) -> tuple[object, ...]:

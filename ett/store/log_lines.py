@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,6 +39,10 @@ class LogLines:
         """Return the line with its LF."""
         return self.data[self.begin(index) : self.ends[index] + 1]
 
+    def body(self, index: int) -> bytes:
+        """Return the JSON of the line: without its checksum."""
+        return self.data[self.begin(index) : self.ends[index] - TAIL_BYTES]
+
     def begin(self, index: int) -> int:
         return self.ends[index - 1] + 1 if index else 0
 
@@ -57,6 +62,15 @@ def describe(code: RejectCode, line: bytes) -> str:
     }[code]
     shown = line[:_SHOWN].decode("utf-8", "replace").rstrip("\n")
     return f"{why}: {shown!r}{' …' if len(line) > _SHOWN else ''}"
+
+
+def stand_in(code: RejectCode, number: int) -> bytes:
+    """Return a line that a reader judges as it did one that was rejected; each number gives another line."""
+    bodies = {"version": b'{"n":%d,"v":"unknown"}', "malformed": b"[%d]"}
+    if code not in bodies:
+        return b"?%d\n" % number
+    body = bodies[code] % number
+    return b"%b\t%08x\n" % (body, zlib.crc32(body))
 
 
 def _read_natively(data: bytes) -> LogLines:
