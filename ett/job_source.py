@@ -17,6 +17,7 @@ from ett.errors import ConfigError, CorruptState, NotFound, UsageError
 from ett.event_reader import EventLog, event_files, read_folder
 from ett.job_folder import JobFolder, ett_home, read_json
 from ett.job_window import AccountingPolicy
+from ett.launch_plan import shared_launch
 from ett.recipe_cli import site_file
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class JobLog:
         return account(self.read(), as_of_ns=now_ns, cut_at_as_of=as_of_ns is not None, policy=policy)
 
     def launch_and_recipe(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return launch.json and recipe.json; empty where there is none."""
+        """Return what may be shown of launch.json, and recipe.json; empty where there is none."""
         import json
 
         if self.store is None and self.folder is not None and self.folder.is_file():
@@ -98,7 +99,7 @@ class JobLog:
             return exported.launch, exported.recipe
         if self.store is None:
             folder = JobFolder(self.folder or Path())
-            return read_json(folder.launch_file), read_json(folder.recipe_file)
+            return shared_launch(read_json(folder.launch_file)), read_json(folder.recipe_file)
         with opened(self.store) as store:
             launch, recipe = (json.loads(text) for text in store.texts(self.job))
         return launch, recipe

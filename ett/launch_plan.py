@@ -92,6 +92,11 @@ def read_plan(folder: JobFolder) -> LaunchPlan:
     )
 
 
+def shared_launch(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a launch.json may leave the job's folder: no command line, which may hold a secret."""
+    return {name: kept[name] for name in ("kind", "nproc", "versions", "environment") if name in kept}
+
+
 def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that may be written down."""
     kept = {name: environ[name] for name in sorted(environ) if ENVIRONMENT_KEPT.fullmatch(name)}

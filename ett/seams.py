@@ -12,6 +12,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "bench": ("ett.bench:command", "Print figures with their targets, from a benchmark that checks itself first."),
     "checkpoint": ("ett.checkpoint.cli:group", "List, show and verify checkpoints (alias: ckpt)."),
     "collect": ("ett.collector.collect_cli:command", "Serve a collector: events over HTTP in, Prometheus metrics out."),
+    "compare": ("ett.comparison_cli:command", "Say what made two jobs differ, in seconds and in points of ETT."),
     "config": ("ett.recipe_cli:group", "Show the resolved configuration and where each value came from."),
     "data": ("ett.trainer.data.cli:group", "Generate training data in a public format."),
     "errors": ("ett.error_pages:command", "Explain an error code."),

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from ett.event_reader import event_files
 from ett.job_folder import JobFolder, read_json
+from ett.launch_plan import shared_launch
 from ett.store.export_jsonl import ExportedJob
 from ett.store.job_row import plain_text
 from ett.store.job_store import Position, Store
@@ -49,7 +50,7 @@ def ingest_folder(store: Store, job: str, path: Path) -> FolderIngest:
     for file in files:
         total = _ingest_file(store, total, f"{file.parent.name}/{file.name}", file)
     folder = JobFolder(path)
-    _keep_texts(store, job, read_json(folder.launch_file), read_json(folder.recipe_file))
+    _keep_texts(store, job, shared_launch(read_json(folder.launch_file)), read_json(folder.recipe_file))
     store.sum_up_if_stale(job)
     return total
 

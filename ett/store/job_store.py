@@ -244,7 +244,7 @@ class Store:
         return Position(next_byte=next_byte, head_crc=head_crc, tail_crc=tail_crc, is_torn=bool(is_torn))
 
     def set_texts(self, job: str, *, launch: str, recipe: str) -> None:
-        """Keep the job's launch.json and recipe.json, as JSON text."""
+        """Keep what may be shared of the job's launch.json, and its recipe.json, as JSON text."""
         with self._database.writing():
             self._database.run(
                 "UPDATE job SET launch = ?, recipe = ? WHERE id = ?", (launch, recipe, self._jobs.locked_id(job))
