@@ -5,7 +5,7 @@ BIN := .venv/bin
 DATA ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check install peers format campaign device-pack pictures clean
+.PHONY: demo test check install peers format campaign kill-matrix device-pack pictures clean
 
 demo: install
 	$(BIN)/python -m ett.trainer.demo --data "$(DATA)"
@@ -21,6 +21,10 @@ check: install
 
 campaign: install
 	$(BIN)/python -m pytest -m campaign
+
+# Every victim x phase x way to die; `make test` runs a part of it that has each of them.
+kill-matrix: install
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/process/test_kill_matrix.py
 
 format: install
 	$(BIN)/ruff format .

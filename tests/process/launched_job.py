@@ -31,7 +31,11 @@ class LaunchedJob:
         return self.start_ett("launch", "--job", NAME, *args, **environ)
 
     def start_ett(self, *args: str, **environ: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "ett", *args]
+        return self.start_program("-m", "ett", *args, **environ)
+
+    def start_program(self, *args: str, **environ: str) -> subprocess.Popen[bytes]:
+        """Start Python with these arguments."""
+        command = [sys.executable, *args]
         clean = {key: value for key, value in os.environ.items() if not key.startswith("ETT_")}
         with (self.folder / "out").open("ab") as out, (self.folder / "err").open("ab") as err:
             supervisor = subprocess.Popen(

@@ -1,0 +1,55 @@
+"""A stopwatch that knows nothing of ett: which processes of a job live, seen in /proc."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+
+POLL_S = 0.25
+
+
+@dataclass
+class Life:
+    first_ns: int  # monotonic, of the first look that saw the process
+    last_ns: int  # of the last one
+
+
+@dataclass
+class Observer:
+    """Looks every POLL_S for live processes that carry `ETT_JOB_DIR=<job_dir>` and a rank, in a thread."""
+
+    job_dir: str
+    lives: dict[int, Life] = field(default_factory=dict)  # by attempt
+    longest_gap_ns: int = 0  # between two looks: what one poll was on this machine
+
+    def __enter__(self) -> Observer:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        last_ns = time.monotonic_ns()
+        while not self._stop.wait(POLL_S):
+            self._look()
+            now_ns = time.monotonic_ns()
+            self.longest_gap_ns, last_ns = max(self.longest_gap_ns, now_ns - last_ns), now_ns
+
+    def _look(self) -> None:
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    environ = dict(pair.partition(b"=")[::2] for pair in file.read().split(b"\0"))
+                with open(f"/proc/{pid}/stat", "rb") as file:
+                    state = file.read().rpartition(b")")[2].split()[0]
+            except OSError:
+                continue
+            if environ.get(b"ETT_JOB_DIR") == os.fsencode(self.job_dir) and b"RANK" in environ and state != b"Z":
+                now_ns = time.monotonic_ns()
+                self.lives.setdefault(int(environ[b"ETT_ATTEMPT"]), Life(now_ns, now_ns)).last_ns = now_ns
