@@ -19,7 +19,7 @@ from ett.rank_timeline import Piece
 from ett.replay_payers import ReplayPayers
 from ett.report import world_of
 from ett.site import Site
-from ett.stops import CauseClass, Stop, find_stops
+from ett.stops import CauseClass, FirstNewStep, Stop, find_stops
 
 Part = Literal["lost", "teardown", "again"]
 _PAID_AGAIN = ("scheduling", "initialization", "compilation")
@@ -144,14 +144,14 @@ def charges(account: JobAccount, stops: Sequence[Stop]) -> Iterator[Charge]:
     last_attempt = account.timelines[-1].attempt.number if account.timelines else 0
     replays = ReplayPayers()
     held: list[Piece] = []  # loop time without a step: if a fault is what follows, the fault cost it
-    life, has_learned = 0, False
+    life, first_new = 0, FirstNewStep()
     for piece in account.pieces:
         while life < len(stops) and stops[life].at_ns <= piece.begin_ns:
             was_inprocess = stops[life].kind == "inprocess"
             yield from (_charge(p, life, "lost") if was_inprocess else _charge(p) for p in held)
             held.clear()
             replays.end_life(life)
-            life, has_learned = life + 1, False
+            life, first_new = life + 1, FirstNewStep()
         upcoming = stops[life] if life < len(stops) else None
         if piece.component == "wasted" and piece.reason == "untracked" and upcoming is not None:
             held.append(piece)
@@ -163,10 +163,10 @@ def charges(account: JobAccount, stops: Sequence[Stop]) -> Iterator[Charge]:
                 part: Part | None = None if payer is None else "lost"
                 yield Charge(begin_ns, end_ns, piece.component, piece.reason, payer, part)
         else:
-            yield _charge(piece, *_payer(piece, life, upcoming, has_learned, last_attempt))
+            yield _charge(piece, *_payer(piece, life, upcoming, first_new.is_done, last_attempt))
         if piece.step is not None:
             replays.learn(piece.step)
-            has_learned = has_learned or piece.reason != "replay"
+            first_new.see(piece)
     yield from map(_charge, held)
 
 

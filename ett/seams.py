@@ -24,11 +24,13 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("ett.report_cli:command", "Say where every second of a job went."),
     "sync": ("ett.collector.sync_cli:command", "Send event logs to a collector, at least once."),
     "timeline": ("ett.timeline_cli:command", "Draw a job's attempts on one time axis, as text or SVG."),
+    "whatif": ("ett.whatif_cli:command", "Say what a job would have been with a fix, by playing it again."),
     "restore": ("ett.recovery.cli:command", "Show what a restore would load, then launch the job again from it."),
 }
 ALIASES = {"ckpt": "checkpoint"}
 
 SEAMS: dict[str, str] = {
+    "checkpoint_interval": "ett.checkpoint.interval:parse_interval",
     "recipe_sections": "ett.trainer.recipe:SECTIONS",
     "recipe_check": "ett.trainer.recipe:check",
     "recipe_main": "ett.trainer.main",

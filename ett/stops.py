@@ -16,6 +16,8 @@ from ett.accounting import JobAccount
 from ett.attempt_timeline import AttemptTimeline
 from ett.event_schema import Record
 from ett.interruptions import Interruption, find_interruptions
+from ett.rank_timeline import Piece
+from ett.step_credit import Cursor
 
 CauseClass = Literal["infra", "user", "unknown", "preempted", "planned"]
 StopKind = Literal["failure", "inprocess", "preemption", "planned"]
@@ -100,6 +102,22 @@ def _fatal_fault_ns(timeline: AttemptTimeline, at_ns: int) -> int:
         if bisect_left(begins, time_ns) == len(begins):
             return min(time_ns, at_ns)
     return at_ns
+
+
+class FirstNewStep:
+    """Tells when a life's first step over new data is done: what it compiles inside that step is start-up still."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._number: Cursor | None = None
+
+    def see(self, piece: Piece) -> None:
+        """Take note of a life's next piece."""
+        step = piece.step
+        if self.is_done or step is None or piece.reason == "replay":
+            return
+        self._number = step.number if self._number is None else self._number
+        self.is_done = step.number != self._number or piece.end_ns >= step.stop_ns
 
 
 def reason_of(record: Record | None, cause_class: str) -> str:
