@@ -10,15 +10,20 @@ from ett.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """DLRM: bottom MLP over the dense features, one embedding a category, dot interaction, top MLP."""
+    """Bottom MLP over the dense features, one embedding a category, vectors crossed, top MLP."""
 
+    kind: Literal["dlrm", "dcn_v2"] = "dlrm"  # dot products of all pairs of vectors, or low-rank crosses
     embedding_dim: int = 16  # elements of an embedding row; also the width of the bottom MLP's output
     bottom_mlp: tuple[int, ...] = (64, 32)  # hidden widths; the output layer to embedding_dim is added
     top_mlp: tuple[int, ...] = (64, 32)  # hidden widths; the output layer to one logit is added
+    cross_layers: int = 3  # dcn_v2 only
+    cross_rank: int = 64  # dcn_v2 only: columns of each cross's low-rank weight
     dropout: float = 0.0  # share of the top MLP's hidden activations zeroed in training, 0 <= p < 1
 
     def __post_init__(self) -> None:
         _at_least("model.embedding_dim", self.embedding_dim, 1)
+        _at_least("model.cross_layers", self.cross_layers, 1)
+        _at_least("model.cross_rank", self.cross_rank, 1)
         for name in ("bottom_mlp", "top_mlp"):
             for width in getattr(self, name):
                 _at_least(f"model.{name}", width, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
 
 import torch
 
@@ -12,13 +13,20 @@ from ett.trainer.config import EvalConfig
 from ett.trainer.data.criteo import CriteoReader
 from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.loop import owned_tensor
+from ett.trainer.normalized_entropy import normalized_entropy
 
 
-def held_out_auc(config: EvalConfig, model: Dlrm, reader: CriteoReader, collectives: Collectives) -> tuple[float, int]:
-    """Return the AUC over the held-out rows, the first config.max_rows of them or all, and their number.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldOutScore:
+    """NaN where the rows are of one class, or none at all."""
 
-    Both are the same on every rank.
-    """
+    auc: float
+    normalized_entropy: float
+    num_rows: int
+
+
+def held_out_score(config: EvalConfig, model: Dlrm, reader: CriteoReader, collectives: Collectives) -> HeldOutScore:
+    """Return the score over the held-out rows, the first config.max_rows of them or all: the same on every rank."""
     model.eval()
     scores, labels = [torch.empty(0)], [torch.empty(0)]
     num_rows = 0
@@ -33,4 +41,8 @@ def held_out_auc(config: EvalConfig, model: Dlrm, reader: CriteoReader, collecti
     model.train()
     all_scores = torch.cat(collectives.gather(torch.cat(scores))).numpy()
     all_labels = torch.cat(collectives.gather(torch.cat(labels))).numpy()
-    return auc(all_scores, all_labels), len(all_labels)
+    return HeldOutScore(
+        auc=auc(all_scores, all_labels),
+        normalized_entropy=normalized_entropy(all_scores, all_labels),
+        num_rows=len(all_labels),
+    )

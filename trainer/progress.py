@@ -60,7 +60,11 @@ def described(result: Mapping[str, Any]) -> str:
     parts = [f"{counted(result['step'], 'step')} over {counted(result['cursor'], 'sample')}"]
     parts.append("no loss" if result["loss"] is None else f"last loss {result['loss']:.4f}")
     if "auc" in result:
-        score = "no AUC" if result["auc"] is None else f"AUC {result['auc']:.4f}"
+        score = (
+            "no AUC"
+            if result["auc"] is None
+            else f"AUC {result['auc']:.4f} (normalised entropy {result['normalized_entropy']:.4f})"
+        )
         parts.append(f"{score} on {counted(result['held_out_rows'], 'held-out row')}")
     return ", ".join(parts)
 

@@ -24,7 +24,7 @@ from ett.trainer.data.config import DataConfig
 from ett.trainer.data.criteo import CriteoReader
 from ett.trainer.data.generated_file import ensure_generated
 from ett.trainer.dense.dlrm import Dlrm
-from ett.trainer.evaluation import held_out_auc
+from ett.trainer.evaluation import held_out_score
 from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
 from ett.trainer.loss_log import LossLog, read_losses
 from ett.trainer.progress import ProgressLines
@@ -163,9 +163,13 @@ def _held_out_score(
     if not config.eval.enabled:
         return {}
     with run.span("eval"):
-        score, num_rows = held_out_auc(config.eval, model, reader, collectives)
-    # JSON has no NaN: rows of one class alone, or none at all, have no AUC.
-    return {"auc": None if math.isnan(score) else score, "held_out_rows": num_rows}
+        score = held_out_score(config.eval, model, reader, collectives)
+    # JSON has no NaN: rows of one class alone, or none at all, have no score.
+    return {
+        "auc": None if math.isnan(score.auc) else score.auc,
+        "normalized_entropy": None if math.isnan(score.auc) else score.normalized_entropy,
+        "held_out_rows": score.num_rows,
+    }
 
 
 def _write_result(path: Path, metrics: Path, result: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,10 @@ def test_the_copied_example_learns_from_the_ids(job: LaunchedJob) -> None:
     assert auc_of(job) > 0.70
 
 
+def test_dcn_v2_learns_as_well(job: LaunchedJob) -> None:
+    assert auc_of(job, "--set", "model.kind=dcn_v2") > 0.70
+
+
 def test_with_frozen_embeddings_there_is_little_to_learn(job: LaunchedJob) -> None:
     assert auc_of(job, "--set", "train.freeze_embeddings=true") < 0.60
 

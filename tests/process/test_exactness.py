@@ -20,7 +20,7 @@ from ett.trainer.loss_log import read_losses
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 RECIPE = str(PROGRAMS / "small_dlrm.toml")
 INTERVAL = 4  # of the checkpoints in RECIPE
-SAME = ("step", "cursor", "digest", "tables", "dense", "auc", "held_out_rows", "loss_hex")
+SAME = ("step", "cursor", "digest", "tables", "dense", "auc", "normalized_entropy", "held_out_rows", "loss_hex")
 
 
 class Ended:

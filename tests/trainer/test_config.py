@@ -18,6 +18,8 @@ from ett.trainer.config import (
 WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (ModelConfig, {"dropout": 1.0}, "model.dropout is 1.0"),
     (ModelConfig, {"top_mlp": (8, 0)}, "model.top_mlp is 0"),
+    (ModelConfig, {"kind": "dcn_v2", "cross_layers": 0}, "model.cross_layers is 0"),
+    (ModelConfig, {"cross_rank": 0}, "model.cross_rank is 0"),
     (SparseConfig, {"learning_rate": 0.0}, "sparse.learning_rate is 0.0"),
     (SparseConfig, {"init_scale": float("nan")}, "sparse.init_scale is nan"),
     (DenseConfig, {"threads": 0}, "dense.threads is 0"),

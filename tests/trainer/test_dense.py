@@ -14,6 +14,7 @@ from ett.trainer.config import ModelConfig, OptimizerConfig, SparseConfig
 from ett.trainer.dense.adam import DenseAdam
 from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.dense.gradient_buckets import GradientBuckets
+from ett.trainer.dense.interaction import LowRankCross
 from ett.trainer.dense.schedule import learning_rate_factor
 from ett.trainer.dense.seeded_dropout import SeededDropout
 from ett.trainer.sparse.embedding_bag import EmbeddingBagCollection, EmbeddingBagConfig
@@ -21,10 +22,10 @@ from ett.trainer.sparse.embedding_bag import EmbeddingBagCollection, EmbeddingBa
 TABLES, DIM, DENSE = 4, 6, 3
 
 
-def make_model(seed: int = 1, dropout: float = 0.0) -> Dlrm:
+def make_model(seed: int = 1, dropout: float = 0.0, **kind: Any) -> Dlrm:
     tables = [EmbeddingBagConfig(name=f"t{i}", embedding_dim=DIM) for i in range(TABLES)]
     embeddings = EmbeddingBagCollection(tables, SparseConfig(), LocalCollectives(), seed=seed)
-    config = ModelConfig(embedding_dim=DIM, bottom_mlp=(8,), top_mlp=(9, 5), dropout=dropout)
+    config = ModelConfig(embedding_dim=DIM, bottom_mlp=(8,), top_mlp=(9, 5), dropout=dropout, **kind)
     return Dlrm(config, embeddings, num_dense=DENSE, seed=seed)
 
 
@@ -46,6 +47,42 @@ def test_the_interaction_equals_pair_by_pair_dot_products_forward_and_backward()
         logits.square().sum().backward()
         results.append((logits.detach(), leaf.grad))
     torch.testing.assert_close(results[0], results[1])
+
+
+def test_dcn_v2_crosses_the_vectors_as_its_formula_says_forward_and_backward() -> None:
+    model = make_model(kind="dcn_v2", cross_layers=2, cross_rank=3)
+    weights = model.state_dict()
+    dense, pooled = torch.randn(7, DENSE), torch.randn(7, TABLES, DIM)
+
+    def formula(dense: Tensor, pooled: Tensor) -> Tensor:
+        first = crossed = torch.cat([model.bottom(dense), *pooled.unbind(1)], 1)
+        for layer in range(2):
+            low = crossed @ weights[f"interaction.down.{layer}.weight"].T
+            wide = low @ weights[f"interaction.up.{layer}.weight"].T + weights[f"interaction.up.{layer}.bias"]
+            crossed = first * wide + crossed
+        logits: Tensor = model.top(crossed)
+        return logits.squeeze(1)
+
+    results = []
+    for forward in (model, formula):
+        leaf = pooled.clone().requires_grad_()
+        logits = forward(dense, leaf)
+        logits.square().sum().backward()
+        results.append((logits.detach(), leaf.grad))
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_dcn_v2_equals_torchrecs_cross_network() -> None:
+    crossnet = pytest.importorskip("torchrec.modules.crossnet", reason="torchrec is not installed: make peers")
+    ours = LowRankCross(TABLES, DIM, num_layers=3, rank=5)
+    theirs = crossnet.LowRankCrossNet(TABLES * DIM, num_layers=3, low_rank=5)
+    with torch.no_grad():
+        for layer in range(3):
+            ours.down[layer].weight.copy_(theirs.V_kernels[layer])
+            ours.up[layer].weight.copy_(theirs.W_kernels[layer])
+            ours.up[layer].bias.copy_(theirs.bias[layer].normal_())
+    vectors = torch.randn(9, TABLES, DIM)
+    torch.testing.assert_close(ours(vectors), theirs(vectors.flatten(1)))
 
 
 def test_models_of_one_seed_have_equal_dense_weights_whatever_was_drawn_before() -> None:

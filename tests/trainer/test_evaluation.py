@@ -9,7 +9,7 @@ from ett.trainer.config import EvalConfig, TrainerConfig
 from ett.trainer.data.config import DataConfig
 from ett.trainer.data.criteo import CriteoReader
 from ett.trainer.data.generated_file import write_criteo
-from ett.trainer.evaluation import held_out_auc
+from ett.trainer.evaluation import held_out_score
 from ett.trainer.worker import build_model
 
 
@@ -19,5 +19,5 @@ def test_scoring_stops_with_the_batch_that_reaches_the_limit(tmp_path: Path, max
     reader = CriteoReader(DataConfig(heldout_share=0.4), str(tmp_path / "a.tsv"), batch_size=64, seed=1)
     everything = sum(batch.global_size for batch in reader.heldout_batches(64))
     config, ranks = EvalConfig(batch_size=64, max_rows=max_rows), LocalCollectives()
-    _, num_rows = held_out_auc(config, build_model(TrainerConfig(), ranks), reader, ranks)
-    assert num_rows == (everything if scored is None else scored)
+    score = held_out_score(config, build_model(TrainerConfig(), ranks), reader, ranks)
+    assert score.num_rows == (everything if scored is None else scored)
