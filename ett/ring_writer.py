@@ -1,7 +1,7 @@
 """A rank's records go into a ring in memory (`ett/ring.py`): no call to the kernel, so no disk can hold training up.
 
 The supervisor drains the ring into the event log (`ett/ring_drain.py`). Only an emit of a kind that must be on the disk
-before it returns wakes the drain and waits for it, for 40 ms at most.
+before it returns wakes the drain and waits for it, for 30 ms at most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ett.process_identity import ProcessIdentity
 from ett.ring import CAPACITY_BYTES, CLOSED, DROPPED, DROPPED_TOLD, HEAD, NEXT_SEQ, SKIPPED, SYNCED, Ring, RingHeader
 from ett.ring_folder import RING_SUFFIX, WAKE
 
-WAIT_S = 0.04  # for the lock and the disk together: an emit may take 50 ms, and the scheduler needs some of them
+WAIT_S = 0.03  # for the lock and the disk together: an emit may take 50 ms, and a busy host adds some
 ASK_INTERVAL_S = 0.0005
 
 

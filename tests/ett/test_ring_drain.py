@@ -198,7 +198,7 @@ def test_a_stuck_disk_holds_up_nobody_and_loses_nothing(job_dir: Path, monkeypat
     drain.start()
     assert rank.emit("note", n=0)
     assert asked.wait(timeout=30)
-    assert rank.emit("ckpt_commit", cursor=1)  # wants the disk, gets 40 ms of waiting and its place in the ring
+    assert rank.emit("ckpt_commit", cursor=1)  # wants the disk, gets 30 ms of waiting and its place in the ring
     assert rank.emit("note", n=1)
     assert not drain.flush(wait_s=0.01)
     rank.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wait import wait_until
 
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.store import open_store
 
 READY = re.compile(r"listening on (http://\S+:(\d+)) pid (\d+)")
