@@ -75,6 +75,12 @@ PAGES: dict[str, tuple[str, int, str]] = {
         "The key names a place or a source that does not fit: no folder, an unknown scheme, nothing at all, "
         "or input that is not what the job was saved with. Local paths and file:// uris always work.",
     ),
+    "F006": (
+        "an optional part of ett is not installed",
+        3,
+        "The command needs packages that only some users want: the message names the extra. In the environment that "
+        "ett runs in: pip install 'ett[otel]'.",
+    ),
     "L007": (
         "somebody else holds it",
         7,
@@ -124,6 +130,12 @@ PAGES: dict[str, tuple[str, int, str]] = {
         "The operating system or the store did not let this user read or write there. Give the user access, "
         "or choose another folder ($ETT_HOME, checkpoint.uri).",
     ),
+    "P002": (
+        "an OTLP receiver refused the credentials",
+        5,
+        "It answered 401 or 403. What it wants as headers goes into $OTEL_EXPORTER_OTLP_HEADERS (name=value, "
+        "percent-encoded, commas between); ett never writes them anywhere. The job is not affected.",
+    ),
     "S001": (
         "a store or server did not answer",
         6,
@@ -145,6 +157,13 @@ PAGES: dict[str, tuple[str, int, str]] = {
         6,
         "A rank waited for another that ended or does not answer, so this one ended too: it is a consequence, "
         "not the cause. The supervisor names the rank that ended first; its log is in JOB_DIR/logs/ATTEMPT.",
+    ),
+    "S006": (
+        "an OTLP receiver did not take the telemetry",
+        6,
+        "It did not answer, refused the data, or rejected all of it. Nothing of the job is lost: its event log has "
+        "everything, and `ett timeline JOB --otlp URL` sends the same spans again. The URL is the receiver's base "
+        "over HTTP (often port 4318, not 4317, which is gRPC). 429, 502, 503 and 504 were retried already.",
     ),
     "T009": (
         "a target was missed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -25,13 +26,40 @@ _CELLS = 96
 @click.option(
     "--trace", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a trace for Perfetto; .gz."
 )
+@click.option(
+    "--otlp",
+    is_flag=False,
+    flag_value="",
+    metavar="[URL]",
+    help="Send the job's spans to an OTLP/HTTP receiver; without a URL to $OTEL_EXPORTER_OTLP_ENDPOINT.",
+)
+@click.option("--metrics", is_flag=True, help="With --otlp: send the job's metrics too.")
 def command(
-    *, job: str | None, events: Path | None, store: str | None, as_of: int | None, svg: Path | None, trace: Path | None
+    *,
+    job: str | None,
+    events: Path | None,
+    store: str | None,
+    as_of: int | None,
+    svg: Path | None,
+    trace: Path | None,
+    otlp: str | None,
+    metrics: bool,
 ) -> None:
-    """Draw JOB's attempts on one time axis: what each was doing, when, and where it failed."""
+    """Draw JOB's attempts on one time axis: what each was doing, when, and where it failed.
+
+    With --otlp, send them as OpenTelemetry spans instead; sent again, they are the same spans.
+    """
+    if metrics and otlp is None:
+        raise click.UsageError("--metrics says what --otlp sends: give both")
     account = load_account(log_path(job, events, store), as_of, AccountingPolicy())
     if account is None:
         click.echo("no records yet")
+        return
+    if otlp is not None:
+        from ett.otel.export_job import export_job
+
+        for line in export_job(account, otlp, os.environ, with_metrics=metrics):
+            click.echo(line)
         return
     if trace is not None:
         from ett.store.export_cli import MAX_TRACE_BYTES, write_trace

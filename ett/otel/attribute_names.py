@@ -54,7 +54,7 @@ ATTRIBUTES: dict[str, tuple[str, str, str]] = {
     TEAM: ("string", "resource", "Modelling team that the job's time is counted for."),
     OWNER: ("string", "resource", "Who is asked about the job."),
     MODEL: ("string", "resource", "Short name of the model."),
-    CLUSTER: ("string", "resource", "Cluster, where `telemetry.cluster` says it."),
+    CLUSTER: ("string", "resource", "Cluster, where `$OTEL_RESOURCE_ATTRIBUTES` says it."),
     EFFECTIVE_RATIO: ("double", "train", "ETT: effective time over all time, from 0 to 1, as `ett report` says it."),
     "ett.scheduling.duration": ("double", "train, scheduling", "Seconds in which no attempt was alive."),
     "ett.initialization.duration": ("double", "train, initialization", "Seconds of start-up."),

@@ -169,10 +169,21 @@ def write_case() -> WriteCase:
 @pytest.fixture(scope="session")
 def naive_job() -> Any:
     """The reference that asks the rules instant by instant (tests/reference/naive_partition.py)."""
-    path = Path(__file__).parents[1] / "reference" / "naive_partition.py"
-    spec = importlib.util.spec_from_file_location("naive_partition", path)
+    return _reference("naive_partition").NaiveJob
+
+
+@pytest.fixture(scope="session")
+def otlp() -> Any:
+    """The OTLP receiver's module (tests/reference/otlp_receiver.py)."""
+    return _reference("otlp_receiver")
+
+
+def _reference(name: str) -> Any:
+    path = Path(__file__).parents[1] / "reference" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look there
     spec.loader.exec_module(module)
-    return module.NaiveJob
+    return module

@@ -1,0 +1,211 @@
+"""A job's account -> its metrics, cumulative since the submission: the same figures as the spans and the report."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ett.accounting import JobAccount
+from ett.event_schema import NS
+from ett.interruptions import Interruption
+from ett.interval_set import Interval, measure, without
+from ett.job_state import state_of
+from ett.metric_names import (
+    ATTEMPT_COMPONENT_DURATION,
+    CHECKPOINT_PHASES,
+    CHECKPOINT_SAVE_DURATION,
+    COMPONENT_JOB_TIME,
+    COMPONENT_RANK_TIME,
+    COMPONENT_REVISED,
+    JOBS,
+    METRIC_COMPONENTS,
+    RECOVERY_DURATION,
+    RESTART_REASONS,
+    RESTARTS,
+    WALL_RANK_TIME,
+    MetricName,
+    attribute,
+)
+from ett.otel.attempt_blocks import Block, attempt_blocks, lane_of
+from ett.otel.checkpoint_saves import checkpoint_saves
+from ett.otel.failure_event import error_type
+from ett.otel.job_span import Attributes
+from ett.rank_timeline import Piece
+from ett.report import world_of
+
+JOB_STATES = ("queued", "running", "suspended", "succeeded", "failed", "cancelled", "lost")
+_TIERS = {"inprocess": "in_process", "failure": "in_job", "preemption": "reschedule"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberPoint:
+    """One value of a counter or up-down counter; seconds where the metric's unit is "s"."""
+
+    metric: MetricName
+    attributes: Attributes
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HistogramPoint:
+    """One histogram. `bucket_counts` has one more than the metric's buckets: what lies above the last."""
+
+    metric: MetricName
+    attributes: Attributes
+    bucket_counts: tuple[int, ...]
+    count: int
+    sum: float
+    min: float
+    max: float
+
+
+MetricPoint = NumberPoint | HistogramPoint
+
+
+def metric_points(account: JobAccount) -> list[MetricPoint]:
+    """Return every point of the job that is known by now; a histogram without a value has none."""
+    kept = without((account.window.start_ns, account.window.end_ns), account.exclusions)
+    blocks = attempt_blocks(account)
+    booked = _booked_pieces(account)
+    rank_ns = _component_ns(booked, kept, _ranks_of(blocks))
+    job_ns = _component_ns(booked, kept, {})
+    stops = [stop for stop in account.interruptions if stop.kind != "resize"]
+    points: list[MetricPoint] = [
+        *(_number(COMPONENT_RANK_TIME, {"component": c}, rank_ns[c] / NS) for c in METRIC_COMPONENTS),
+        *(_number(COMPONENT_JOB_TIME, {"component": c}, job_ns[c] / NS) for c in METRIC_COMPONENTS),
+        _number(WALL_RANK_TIME, {}, sum(ns for c, ns in rank_ns.items() if c != "wasted") / NS),
+    ]
+    reasons = Counter(map(error_type, stops))
+    points += [_number(RESTARTS, {"reason": r}, reasons[r]) for r in RESTART_REASONS.values() if reasons[r]]
+    state = state_of(account)
+    points += [_number(JOBS, {"state": s}, int(s == state)) for s in JOB_STATES]
+    points += _attempt_histograms(blocks, kept)
+    points += _recovery_histograms(account, stops)
+    points += _save_histograms(blocks)
+    return points
+
+
+def _booked_pieces(account: JobAccount) -> list[Piece]:
+    """The partition with what runs at this instant as training: whether it is lost is known when it ends (R7)."""
+    alive = {t.attempt.number for t in account.timelines if t.attempt.is_alive}
+    if not alive:
+        return list(account.pieces)
+    pieces = list(account.pieces)
+    for index in range(len(pieces) - 1, -1, -1):
+        if pieces[index].component != "wasted" or pieces[index].reason != "in_flight":
+            break
+        pieces[index] = pieces[index]._replace(component="effective")
+    return pieces
+
+
+def _ranks_of(blocks: Iterable[Block]) -> dict[int, int]:
+    """Begin of each piece -> the ranks that its time is counted for; 1 where it is not there.
+
+    Time that a job waits is counted for as many ranks as the attempt has that it waits for: they could have trained.
+    """
+    ranks: dict[int, int] = {}
+    world = 1
+    for block in blocks:
+        world = world if block.timeline is None else world_of(block.timeline)
+        for piece in block.pieces:
+            ranks[piece.begin_ns] = world
+    return ranks
+
+
+def _component_ns(pieces: Iterable[Piece], kept: Sequence[Interval], ranks: Mapping[int, int]) -> dict[str, int]:
+    """Nanoseconds of each of METRIC_COMPONENTS, each piece as often as it has ranks."""
+    sums = dict.fromkeys(METRIC_COMPONENTS, 0)
+    for piece in pieces:
+        ns = measure(kept, piece.begin_ns, piece.end_ns) * ranks.get(piece.begin_ns, 1)
+        sums[lane_of(piece.component)] += ns
+        if piece.component == "wasted":
+            sums["wasted"] += ns
+    return sums
+
+
+def _attempt_histograms(blocks: Iterable[Block], kept: Sequence[Interval]) -> list[MetricPoint]:
+    values: dict[str, list[int]] = {}
+    for block in blocks:
+        if block.timeline is None or block.timeline.attempt.is_alive:
+            continue
+        lanes: Counter[str] = Counter()
+        for piece in block.pieces:
+            lanes[lane_of(piece.component)] += measure(kept, piece.begin_ns, piece.end_ns)
+        for lane in METRIC_COMPONENTS:
+            if lane != "wasted":
+                values.setdefault(lane, []).append(lanes[lane])
+    return [_histogram(ATTEMPT_COMPONENT_DURATION, {"component": lane}, own) for lane, own in values.items()]
+
+
+def _recovery_histograms(account: JobAccount, stops: Iterable[Interruption]) -> list[MetricPoint]:
+    begins = [piece.begin_ns for piece in account.pieces if piece.component == "effective"]
+    values: dict[str, list[int]] = {}
+    for stop in stops:
+        following = bisect_left(begins, stop.time_ns)
+        if following < len(begins):
+            values.setdefault(_TIERS[stop.kind], []).append(begins[following] - stop.time_ns)
+    return [_histogram(RECOVERY_DURATION, {"tier": tier}, own) for tier, own in sorted(values.items())]
+
+
+def _save_histograms(blocks: Iterable[Block]) -> list[MetricPoint]:
+    values: dict[str, list[int]] = {phase: [] for phase in CHECKPOINT_PHASES}
+    for block in blocks:
+        if block.timeline is None:
+            continue
+        for save in checkpoint_saves(block.timeline.attempt, block.end_ns):
+            if save.result == "committed":
+                values["blocking"].append(save.blocking_ns)
+                values["background"].append(save.end_ns - save.start_ns)
+    return [_histogram(CHECKPOINT_SAVE_DURATION, {"phase": phase}, own) for phase, own in values.items() if own]
+
+
+def _number(metric: MetricName, labels: Mapping[str, str], value: float) -> NumberPoint:
+    return NumberPoint(metric=metric, attributes=_attributes(labels), value=value)
+
+
+def _histogram(metric: MetricName, labels: Mapping[str, str], values_ns: Sequence[int]) -> HistogramPoint:
+    seconds = [ns / NS for ns in values_ns]
+    counts = [0] * (len(metric.buckets) + 1)
+    for value in seconds:
+        counts[bisect_left(metric.buckets, value)] += 1  # a bucket holds its upper bound
+    return HistogramPoint(
+        metric=metric,
+        attributes=_attributes(labels),
+        bucket_counts=tuple(counts),
+        count=len(seconds),
+        sum=sum(values_ns) / NS,
+        min=min(seconds),
+        max=max(seconds),
+    )
+
+
+def _attributes(labels: Mapping[str, str]) -> Attributes:
+    return {attribute(label): value for label, value in labels.items()}
+
+
+class Published:
+    """What was said already. A counter never falls: it grows by what a value grew, and what a value fell is counted
+    apart, so that a component's rank-seconds are always `COMPONENT_RANK_TIME` less `COMPONENT_REVISED`."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str], float] = {}
+        self._grown: dict[tuple[str, str], float] = defaultdict(float)
+        self._fallen: dict[tuple[str, str], float] = defaultdict(float)
+
+    def monotonic(self, points: Iterable[MetricPoint]) -> list[MetricPoint]:
+        """Return the points with counters that never fall."""
+        found: list[MetricPoint] = []
+        for point in points:
+            if not isinstance(point, NumberPoint) or point.metric.instrument != "counter":
+                found.append(point)
+                continue
+            key = (point.metric.otel, str(sorted(point.attributes.items())))
+            change = point.value - self._last.get(key, 0)
+            self._last[key] = point.value
+            (self._grown if change > 0 else self._fallen)[key] += abs(change)
+            found.append(replace(point, value=self._grown[key]))
+            if point.metric is COMPONENT_RANK_TIME:
+                found.append(replace(point, metric=COMPONENT_REVISED, value=self._fallen[key]))
+        return found
