@@ -22,6 +22,7 @@ _COMMIT = b'"ev":"ckpt_commit"'
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobHistory:
     is_submitted: bool
+    submitted_wall_ns: int | None = None
     status: str  # of the newest job_ended after the last attempt's start: succeeded, failed, cancelled; else ""
     is_complete: bool  # the last attempt completed, whether or not its supervisor lived to end the job
     last_attempt: int  # 0 before the first
@@ -50,10 +51,10 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
     """Return the history of the supervisors' records, in order of time, and of the ranks' commits."""
     started: dict[int, Record] = {}
     ended: dict[int, Record] = {}
-    is_submitted, status = False, ""
+    is_submitted, submitted_wall_ns, status = False, None, ""
     for record in supervisors:
         if record.ev == "job_submitted":
-            is_submitted = True
+            is_submitted, submitted_wall_ns = True, submitted_wall_ns or record.wall_ns
         elif record.ev == "attempt_started":
             started[record.att] = record
             status = ""
@@ -65,6 +66,7 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
     last = max([0, *started, *ended])
     return JobHistory(
         is_submitted=is_submitted,
+        submitted_wall_ns=submitted_wall_ns,
         status=status,
         is_complete=last in ended and ended[last].data.get("reason") == "completed",
         last_attempt=last,

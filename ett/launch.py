@@ -17,6 +17,7 @@ from ett.job_folder import JobFolder, Lease, checked_name, ett_home, fresh_job, 
 from ett.job_history import read_history
 from ett.kept_launch import KeptLaunch
 from ett.launch_plan import Kind, LaunchPlan, read_plan
+from ett.otel.live_process import LiveExport
 from ett.recipe import resolve, resolve_telemetry
 from ett.recipe_cli import site_file
 from ett.recipe_sections import JobConfig, TelemetryConfig, TelemetryMode
@@ -137,6 +138,7 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
     stop.install()
     telemetry = TelemetryAgent(folder, plan.telemetry, strict=strict)
     telemetry.check()
+    otel = LiveExport(folder, plan.telemetry, _say)
     if not folder.exists:
         _check_recipe(plan, sections, folder)
         folder.create()
@@ -159,6 +161,7 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
     job = JobSupervisor(plan, folder, stop)
     try:
         telemetry.start()
+        otel.start(os.environ)
         job.open(history)
         job.say(f"job {folder.name}, attempt {job.attempt}: {' '.join([plan.target, *plan.args])}")
         outcome = _run_attempts(job)
@@ -170,6 +173,7 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
     finally:
         job.close()
         telemetry.end()
+        otel.end()
         lease.release()
         _let_go_of_output()
     return telemetry.exit_code(code)

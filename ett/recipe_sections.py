@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ett.errors import ConfigError
+from ett.otel.otlp_settings import check_receiver_url
+from ett.otel.trace_ids import TracePerAttempt
 
 TelemetryMode = Literal["best-effort", "required", "off"]
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
@@ -47,6 +49,11 @@ class TelemetryConfig:
     mode: TelemetryMode = "best-effort"  # required: no collector at the start, no launch; off: nothing is sent
     flush_interval: str = "10s"  # between two looks at the files
     shutdown_flush: str = "2s"  # longest time, after the job's end, to send what is left
+    otlp_endpoint: str = ""  # base URL of an OTLP/HTTP receiver: spans as attempts end, metrics as below
+    otlp: bool = False  # the same to $OTEL_EXPORTER_OTLP_ENDPOINT, where otlp_endpoint is empty
+    otlp_interval: str = "60s"  # between two exports of metrics
+    otlp_job_id: bool = False  # the job's id on metrics: every job's are series of their own then
+    trace_per_attempt: TracePerAttempt = "auto"  # auto: of attempts that start over 24 h after the submission
 
     def __post_init__(self) -> None:
         if self.endpoint not in ("", "file:") and not self.endpoint.startswith(("http://", "https://")):
@@ -55,11 +62,23 @@ class TelemetryConfig:
             raise ConfigError("telemetry.mode is 'required' without an endpoint", expected="telemetry.endpoint as well")
         if self.flush_interval_s < 0.05:
             raise ConfigError(f"telemetry.flush_interval is {self.flush_interval!r}", expected="at least '50ms'")
+        if self.otlp_interval_s < 0.05:
+            raise ConfigError(f"telemetry.otlp_interval is {self.otlp_interval!r}", expected="at least '50ms'")
+        if self.otlp_endpoint:
+            check_receiver_url(self.otlp_endpoint, "telemetry.otlp_endpoint")
         assert self.shutdown_flush_s >= 0.0
 
     @property
     def sends(self) -> bool:
         return self.mode != "off" and self.endpoint not in ("", "file:")
+
+    @property
+    def exports_otlp(self) -> bool:
+        return self.mode != "off" and (self.otlp or bool(self.otlp_endpoint))
+
+    @property
+    def otlp_interval_s(self) -> float:
+        return _seconds(self.otlp_interval, "telemetry.otlp_interval")
 
     @property
     def flush_interval_s(self) -> float:

@@ -24,6 +24,7 @@ from ett.hang_watch import HangWatch
 from ett.job_folder import JobFolder
 from ett.job_history import JobHistory, last_step, read_history
 from ett.launch_plan import LaunchPlan, versions
+from ett.otel.trace_ids import attempt_place, needs_own_trace, parse_traceparent
 from ett.process_identity import ProcessIdentity
 from ett.restart import RecoverySettings, RestartDecision, RestartPolicy
 from ett.ring_drain import RingDrain
@@ -64,6 +65,7 @@ class JobSupervisor:
         self._is_prepared = False
         self._has_committed = False  # in this launch
         self._has_ever_committed = False  # in any launch of the job
+        self._submitted_wall_ns = self._clock.wall_ns()
         self.attempt = self.first_attempt = 0
 
     def open(self, history: JobHistory) -> None:
@@ -73,6 +75,7 @@ class JobSupervisor:
         """
         if not history.is_submitted:
             plan = self.plan
+            launcher = parse_traceparent(os.environ.get("TRACEPARENT", ""))
             self._emit(
                 "job_submitted",
                 att=0,
@@ -81,7 +84,9 @@ class JobSupervisor:
                 model=plan.model,
                 config_hash=plan.config_hash,
                 versions=versions(),
+                traceparent=launcher.traceparent if launcher is not None else None,
             )
+        self._submitted_wall_ns = history.submitted_wall_ns or self._submitted_wall_ns
         for number in history.open_attempts:
             end_old_workers(self.folder, number)
             self._emit("attempt_ended", att=number, reason="failed", inferred=True, **{"class": "unknown"})
@@ -104,8 +109,18 @@ class JobSupervisor:
         self._is_prepared = False
         self.folder.logs(self.attempt).mkdir(parents=True, exist_ok=True)
         world = self.plan.nproc
-        self._emit("attempt_started", att=self.attempt, nodes=1, world=world, policy_version=POLICY_VERSION)
+        own_trace = self._needs_own_trace()
+        self._emit(
+            "attempt_started",
+            att=self.attempt,
+            nodes=1,
+            world=world,
+            policy_version=POLICY_VERSION,
+            own_trace=own_trace or None,
+        )
         environ.update(self._worker_environment())
+        # Spans that a script makes itself join the attempt's.
+        environ["TRACEPARENT"] = attempt_place(self.folder.name, self.attempt, has_own_trace=own_trace).traceparent
 
     def watch(self, pids: Mapping[int, int]) -> None:
         """Take note of the attempt's processes, by rank, once they run."""
@@ -251,6 +266,10 @@ class JobSupervisor:
             "ETT_PARENT_WALL_NS": str(self._clock.wall_ns()),
             **self._rings.environ,
         }
+
+    def _needs_own_trace(self) -> bool:
+        trace_per_attempt = self.plan.telemetry.get("trace_per_attempt", "auto")
+        return needs_own_trace(self._clock.wall_ns() - self._submitted_wall_ns, trace_per_attempt)
 
     def _emit_end(self, reason: str, gone: RankExit | None, **fields: Any) -> None:
         if gone is not None:

@@ -17,7 +17,6 @@ Components tile their attempt, attempts tile the job, and their durations are th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from ett.accounting import JobAccount
 from ett.attempt_timeline import AttemptTimeline
@@ -32,11 +31,16 @@ from ett.otel.attempt_spans import AttemptContext, attempt_spans, run_attributes
 from ett.otel.failure_event import failure_event
 from ett.otel.job_span import JobSpan, SpanEvent, SpanLink, known
 from ett.otel.steps_of_run import global_steps
-from ett.otel.trace_ids import SpanPlace, attempt_place, parse_traceparent, span_id, trace_id
+from ett.otel.trace_ids import (
+    SpanPlace,
+    TracePerAttempt,
+    attempt_place,
+    needs_own_trace,
+    parse_traceparent,
+    span_id,
+    trace_id,
+)
 from ett.report import Report, build_report
-
-TracePerAttempt = Literal["auto", "always", "never"]
-OWN_TRACE_AFTER_NS = 24 * 3_600 * NS
 
 
 def job_spans(account: JobAccount, trace_per_attempt: TracePerAttempt = "auto") -> list[JobSpan]:
@@ -88,12 +92,6 @@ def has_own_trace(submitted_ns: int, attempt: Attempt, trace_per_attempt: TraceP
         if record.ev == "attempt_started" and isinstance(record.data.get("own_trace"), bool):
             return bool(record.data["own_trace"])
     return needs_own_trace((attempt.start_ns or submitted_ns) - submitted_ns, trace_per_attempt)
-
-
-def needs_own_trace(since_submit_ns: int, trace_per_attempt: TracePerAttempt) -> bool:
-    if trace_per_attempt == "auto":
-        return since_submit_ns > OWN_TRACE_AFTER_NS
-    return trace_per_attempt == "always"
 
 
 def _root(account: JobAccount, report: Report, kept: Sequence[Interval], stops: Sequence[Interruption]) -> JobSpan:

@@ -42,40 +42,34 @@ def otlp_settings(url: str, environ: Mapping[str, str]) -> OtlpSettings:
             "$OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'", expected="http/protobuf, with the receiver's HTTP port"
         )
     return OtlpSettings(
-        traces_url=_checked(own["traces"] or _signal_url(base, "traces")),
-        metrics_url=_checked(own["metrics"] or _signal_url(base or own["traces"], "metrics")),
+        traces_url=check_receiver_url(own["traces"] or _signal_url(base, "traces")),
+        metrics_url=check_receiver_url(own["metrics"] or _signal_url(base or own["traces"], "metrics")),
         timeout_s=_timeout_s(environ),
     )
 
 
-def checked_base(url: str) -> str:
-    """Return `url`. Raises: ConfigError: no receiver can be there."""
-    return _checked(url)
+def check_receiver_url(url: str, name: str = "the OTLP endpoint") -> str:
+    """Return `url`. Raises: ConfigError: it cannot be a receiver's, or holds credentials; says so under `name`."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ConfigError(f"{name} is {_shown(url)}", expected="a URL such as http://127.0.0.1:4318") from None
+    if not is_url:
+        raise ConfigError(f"{name} is {_shown(url)}", expected="a URL such as http://127.0.0.1:4318")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError(
+            f"{name} for {parts.hostname} holds credentials",
+            expected="a URL without them: it is printed, logged and kept in the job's folder",
+            do="put them into $OTEL_EXPORTER_OTLP_HEADERS, such as authorization=Basic%20…",
+        )
+    return url
 
 
 def _signal_url(base: str, signal: str) -> str:
     for known in ("/v1/traces", "/v1/metrics"):
         base = base.removesuffix(known)
     return f"{base.rstrip('/')}/v1/{signal}"
-
-
-def _checked(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        port_is_right = parts.port is None or parts.port > 0
-    except ValueError:
-        raise ConfigError(f"OTLP endpoint {_shown(url)} is no URL", expected="such as http://127.0.0.1:4318") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_right:
-        raise ConfigError(
-            f"OTLP endpoint {_shown(url)} is no URL of a receiver", expected="such as http://127.0.0.1:4318"
-        )
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError(
-            f"the OTLP endpoint for {parts.hostname} holds credentials",
-            expected="a URL without them: it is printed, logged and kept in the job's folder",
-            do="put them into $OTEL_EXPORTER_OTLP_HEADERS, such as authorization=Basic%20…",
-        )
-    return url
 
 
 def _shown(url: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+TracePerAttempt = Literal["auto", "always", "never"]
+OWN_TRACE_AFTER_NS = 24 * 3_600 * 10**9
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
@@ -34,6 +36,13 @@ def span_id(job: str, *path: object) -> int:
 def attempt_place(job: str, attempt: int, *, has_own_trace: bool) -> SpanPlace:
     """Return where an attempt's span is, known before the attempt begins."""
     return SpanPlace(trace_id(job, attempt if has_own_trace else None), span_id(job, "attempt", attempt))
+
+
+def needs_own_trace(since_submit_ns: int, trace_per_attempt: TracePerAttempt) -> bool:
+    """Return whether an attempt that starts so long after its job's submission has a trace to itself."""
+    if trace_per_attempt == "auto":
+        return since_submit_ns > OWN_TRACE_AFTER_NS
+    return trace_per_attempt == "always"
 
 
 def parse_traceparent(text: str) -> SpanPlace | None:

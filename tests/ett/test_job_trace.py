@@ -21,8 +21,8 @@ from ett.event_schema import COMPONENTS, NS
 from ett.otel import attribute_names as names
 from ett.otel.attribute_names import ATTRIBUTES
 from ett.otel.job_span import JobSpan
-from ett.otel.job_trace import job_spans, needs_own_trace, root_place
-from ett.otel.trace_ids import attempt_place, parse_traceparent
+from ett.otel.job_trace import job_spans, root_place
+from ett.otel.trace_ids import attempt_place, needs_own_trace, parse_traceparent
 from ett.report import build_report
 
 EPOCH_NS = 1_900_000_000 * NS
