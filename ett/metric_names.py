@@ -105,7 +105,7 @@ RESTARTS = _counter(
     "ett.restarts",
     "{restart}",
     (*_MODEL, "reason"),
-    "Interruptions that a job came back from, or may: failures, preemptions, in-process restarts.",
+    "Interruptions that a job came back from: failures, preemptions, in-process restarts.",
 )
 ATTEMPT_COMPONENT_DURATION = _histogram(
     "ett_attempt_component_duration_seconds",

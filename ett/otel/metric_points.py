@@ -77,7 +77,7 @@ def metric_points(account: JobAccount) -> list[MetricPoint]:
         *(_number(COMPONENT_JOB_TIME, {"component": c}, job_ns[c] / NS) for c in METRIC_COMPONENTS),
         _number(WALL_RANK_TIME, {}, sum(ns for c, ns in rank_ns.items() if c != "wasted") / NS),
     ]
-    reasons = Counter(map(error_type, stops))
+    reasons = Counter(error_type(stop) for stop in stops if _came_back(account, stop))
     points += [_number(RESTARTS, {"reason": r}, reasons[r]) for r in RESTART_REASONS.values() if reasons[r]]
     state = state_of(account)
     points += [_number(JOBS, {"state": s}, int(s == state)) for s in JOB_STATES]
@@ -85,6 +85,12 @@ def metric_points(account: JobAccount) -> list[MetricPoint]:
     points += _recovery_histograms(account, stops)
     points += _save_histograms(blocks)
     return points
+
+
+def _came_back(account: JobAccount, stop: Interruption) -> bool:
+    """A job's last failure is no restart: nothing was started after it."""
+    starts = (t.attempt.start_ns for t in account.timelines if t.attempt.start_ns is not None)
+    return stop.kind == "inprocess" or any(start_ns >= stop.time_ns for start_ns in starts)
 
 
 def _booked_pieces(account: JobAccount) -> list[Piece]:

@@ -11,7 +11,14 @@ import pytest
 
 from ett.accounting import JobAccount, account
 from ett.event_reader import read_folder
-from ett.metric_names import COMPONENT_JOB_TIME, COMPONENT_RANK_TIME, COMPONENT_REVISED, WALL_RANK_TIME, attribute
+from ett.metric_names import (
+    COMPONENT_JOB_TIME,
+    COMPONENT_RANK_TIME,
+    COMPONENT_REVISED,
+    RESTARTS,
+    WALL_RANK_TIME,
+    attribute,
+)
 from ett.otel.metric_points import HistogramPoint, MetricPoint, NumberPoint, Published, metric_points
 from ett.report import build_report
 
@@ -58,6 +65,18 @@ def test_component_seconds_are_those_of_the_report(case_id: str, tmp_path: Path,
     (wall,) = seconds(points, WALL_RANK_TIME).values()
     assert sum(ns for name, ns in rank.items() if name != "wasted") == round(wall * NS)
     assert all(rank[name] >= job[name] for name in job)
+
+
+def test_the_failure_that_ended_a_job_is_no_restart(tmp_path: Path, write_case: WriteCase) -> None:
+    events = [{"ev": "job_submitted", "t": 0}]
+    for number in (1, 2):
+        events.append({"ev": "attempt_started", "att": number, "t": 10 * number, "world": 1})
+        ended = {"ev": "attempt_ended", "att": number, "t": 10 * number + 5, "reason": "failed", "class": "infra"}
+        events.append(ended)
+    case = {"id": "j", "events": [*events, {"ev": "job_ended", "t": 26, "status": "failed"}]}
+    points = metric_points(account_of(case, tmp_path, write_case))
+    found = {p.attributes["error.type"]: p.value for p in points if isinstance(p, NumberPoint) and p.metric is RESTARTS}
+    assert found == {"infrastructure_failure": 1}
 
 
 @pytest.mark.parametrize("case_id", sorted(CASES))
