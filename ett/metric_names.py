@@ -134,6 +134,107 @@ CHECKPOINT_SAVE_DURATION = _histogram(
     "Seconds of a committed checkpoint: all of it (background), and what training waited for (blocking).",
 )
 
+# What only a scraped server has: it sees many jobs, and keeps what it published. Revisions are rare, but every series
+# could have one: without the model they stay within the bound of series.
+JOB_TIME_REVISED = _counter(
+    "ett_component_revised_job_seconds_total",
+    "",
+    "s",
+    ("cluster", "team", "component"),
+    "Seconds by which a component turned out smaller than it had been published.",
+)
+WALL_REVISED = _counter(
+    "ett_wall_revised_rank_seconds_total",
+    "",
+    "s",
+    ("cluster", "team"),
+    "Rank-seconds by which wall time turned out shorter than it had been published.",
+)
+SUBCOMPONENT_RANK_TIME = _counter(
+    "ett_subcomponent_rank_seconds_total",
+    "",
+    "s",
+    ("cluster", "component", "phase"),
+    "Rank-seconds of what a component consists of; effective time has no phases.",
+)
+SUBCOMPONENT_REVISED = _counter(
+    "ett_subcomponent_revised_rank_seconds_total",
+    "",
+    "s",
+    ("cluster", "component", "phase"),
+    "Rank-seconds by which a phase turned out smaller than it had been published.",
+)
+RESTART_COST = _counter(
+    "ett_restart_cost_rank_seconds_total",
+    "",
+    "s",
+    ("cluster", "reason", "owner"),
+    "Rank-seconds that interruptions caused: work lost, teardown, and the start-up paid again.",
+)
+ATTEMPTS_FINISHED = _counter(
+    "ett_attempts_finished_total", "", "{attempt}", ("cluster", "team", "outcome"), "Attempts that ended, by how."
+)
+CHECKPOINT_RESTORE_DURATION = _histogram(
+    "ett_checkpoint_restore_duration_seconds",
+    "",
+    ("cluster", "source"),
+    "Seconds that an attempt spent in restoring, by the tier of the checkpoint.",
+)
+CHECKPOINT_OPERATIONS = _counter(
+    "ett_checkpoint_operations_total",
+    "",
+    "{operation}",
+    ("cluster", "operation", "result"),
+    "Checkpoint saves and restores, by result.",
+)
+CHECKPOINT_BYTES = _counter(
+    "ett_checkpoint_bytes_total", "", "By", ("cluster", "operation"), "Bytes of committed checkpoints."
+)
+LAST_CHECKPOINT = _gauge(
+    "ett_model_last_durable_checkpoint_timestamp_seconds",
+    "",
+    "s",
+    _MODEL,
+    "Unix time of the last commit of the model's running job that has waited longest for one.",
+)
+CHECKPOINT_INTERVAL = _gauge(
+    "ett_model_checkpoint_interval_seconds", "", "s", _MODEL, "Median time between commits; longest of running jobs."
+)
+MODEL_RUNNING = _gauge("ett_model_running", "", "1", _MODEL, "1 while a job of the model runs.")
+AT_RISK = _gauge(
+    "ett_model_at_risk_rank_seconds", "", "s", _MODEL, "Rank-seconds that a failure of all running jobs now would lose."
+)
+EXAMPLES = _counter("ett_examples_total", "", "{example}", _MODEL, "Examples learned from, each once.")
+EXAMPLES_REDONE = _counter(
+    "ett_examples_redone_total", "", "{example}", _MODEL, "Examples processed again after a restart."
+)
+CLIENT_DROPPED = _counter(
+    "ett_client_events_dropped_total",
+    "",
+    "{event}",
+    ("cluster", "cause"),
+    "Records that ranks could not write in time.",
+)
+
+SCRAPED_ONLY: tuple[MetricName, ...] = (
+    JOB_TIME_REVISED,
+    WALL_REVISED,
+    SUBCOMPONENT_RANK_TIME,
+    SUBCOMPONENT_REVISED,
+    RESTART_COST,
+    ATTEMPTS_FINISHED,
+    CHECKPOINT_RESTORE_DURATION,
+    CHECKPOINT_OPERATIONS,
+    CHECKPOINT_BYTES,
+    LAST_CHECKPOINT,
+    CHECKPOINT_INTERVAL,
+    MODEL_RUNNING,
+    AT_RISK,
+    EXAMPLES,
+    EXAMPLES_REDONE,
+    CLIENT_DROPPED,
+)
+
 METRICS: tuple[MetricName, ...] = (
     COMPONENT_RANK_TIME,
     COMPONENT_JOB_TIME,
@@ -144,4 +245,5 @@ METRICS: tuple[MetricName, ...] = (
     RECOVERY_DURATION,
     JOBS,
     CHECKPOINT_SAVE_DURATION,
+    *SCRAPED_ONLY,
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ett.collector.access import AccessPolicy
     from ett.collector.site_labels import SiteLabels
+    from ett.site import Site
     from ett.store import Store
 
 
@@ -54,31 +55,45 @@ def command(
     from ett.collector.access import access_policy, read_token
     from ett.collector.listener import bind as bind_to
     from ett.collector.site_labels import read_site
+    from ett.site import load_site
     from ett.store import open_store
 
-    labels, site_store = read_site(site_file(config), cluster)
+    site_path = site_file(config)
+    labels, site_store = read_site(site_path, cluster)
     access = access_policy(bind.rpartition(":")[0].strip("[]"), read_token(token_file, os.environ), hosts)
     listening = bind_to(bind)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="ett collect: %(levelname)s: %(message)s")
     with open_store(store_url or site_store or ett_home(os.environ) / "ett.db", wait_s=STORE_WAIT_S) as store:
-        _run(store, labels, access, listening)
+        _run(store, labels, load_site(site_path), access, listening)
 
 
-def _run(store: Store, labels: SiteLabels, access: AccessPolicy, listening: socket.socket) -> None:
-    from ett.collector.exposition import render
+def _run(store: Store, labels: SiteLabels, site: Site, access: AccessPolicy, listening: socket.socket) -> None:
+    from ett.collector.booking import Booking
+    from ett.collector.counter_book import CounterBook
+    from ett.collector.exposition import FleetCollector, render
     from ett.collector.intake import Intake
     from ett.collector.listener import serve
     from ett.collector.own_figures import OwnFigures
     from ett.collector.server import Parts, build_app
+    from ett.collector.site_labels import LabelGate
 
     figures = OwnFigures()
+    book = CounterBook(store, LabelGate(labels), site)
+    book.load()
+    figures.registry.register(FleetCollector(book))
+    booking = Booking(store, book, figures)
+
+    def scrape(accept: str) -> tuple[bytes, str]:
+        booking.before_scrape()
+        return render(figures.registry, accept)
+
     parts = Parts(
-        intake=Intake(store, figures, lambda job: None),
+        intake=Intake(store, figures, book.note),
         figures=figures,
-        render=lambda accept: render(figures, accept),
+        render=scrape,
         check_ready=lambda: _check_store(store),
-        begin=lambda: None,
-        end=lambda: None,
+        begin=booking.begin,
+        end=booking.end,
     )
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

@@ -1,13 +1,82 @@
-"""The text that Prometheus scrapes."""
+"""The text that Prometheus scrapes: the fleet's counters, and what the collector says of itself."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector, CollectorRegistry
 
-from ett.collector.own_figures import OwnFigures
+from ett import metric_names as names
+from ett.collector.counter_book import CounterBook, FleetView
+from ett.collector.job_figures import ModelState
+from ett.event_schema import NS
 
 
-def render(figures: OwnFigures, accept: str) -> tuple[bytes, str]:
+class FleetCollector(Collector):
+    """Gives a registry the book's figures as they are when it is scraped."""
+
+    def __init__(self, book: CounterBook) -> None:
+        self._book = book
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        return families(self._book.view(), self._book.cluster)
+
+
+def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """Return the exposition in the form that the Accept header asks for, and its content type."""
     encode, content_type = choose_encoder(accept)
-    return encode(figures.registry), content_type
+    return encode(registry), content_type
+
+
+def families(view: FleetView, cluster: str) -> Iterator[Metric]:
+    """Yield every family once, those without a series too: what a fleet does not have yet is documented as well."""
+    for metric in names.METRICS:
+        base = metric.prometheus.removesuffix("_total")
+        if metric.instrument == "counter":
+            counter = CounterMetricFamily(base, metric.help, labels=metric.labels)
+            scale = NS if metric.unit == "s" else 1
+            for series, value in view.counters.items():
+                if series[0] == metric.prometheus:
+                    counter.add_metric(series[1:], value / scale)
+            yield counter
+        elif metric.instrument == "histogram":
+            histogram = HistogramMetricFamily(base, metric.help, labels=metric.labels)
+            for series, counts in view.histograms.items():
+                if series[0] == metric.prometheus:
+                    edges = [*(f"{edge:g}" for edge in metric.buckets), "+Inf"]
+                    buckets = list(zip(edges, map(float, accumulate(counts[:-1])), strict=True))
+                    histogram.add_metric(series[1:], buckets, counts[-1] / NS)
+            yield histogram
+    yield from _gauges(view, cluster)
+
+
+def _gauges(view: FleetView, cluster: str) -> Iterator[Metric]:
+    jobs = _gauge(names.JOBS)
+    for (team, state), count in sorted(view.jobs.items()):
+        jobs.add_metric([cluster, team, state], count)
+    yield jobs
+    last, interval = _gauge(names.LAST_CHECKPOINT), _gauge(names.CHECKPOINT_INTERVAL)
+    running, at_risk = _gauge(names.MODEL_RUNNING), _gauge(names.AT_RISK)
+    for (team, model), states in sorted(view.models.items()):
+        labels = [cluster, team, model]
+        running.add_metric(labels, 1)
+        at_risk.add_metric(labels, sum(state.at_risk_rank_ns for state in states) / NS)
+        if commits := [state.last_commit_ns for state in states if state.last_commit_ns is not None]:
+            last.add_metric(labels, min(commits) / NS)
+        if gaps := _intervals(states):
+            interval.add_metric(labels, max(gaps) / NS)
+    yield from (last, interval, running, at_risk)
+
+
+def _intervals(states: list[ModelState]) -> list[int]:
+    return [state.interval_ns for state in states if state.interval_ns is not None]
+
+
+def _gauge(metric: names.MetricName) -> GaugeMetricFamily:
+    return GaugeMetricFamily(metric.prometheus, metric.help, labels=metric.labels)

@@ -46,6 +46,12 @@ class OwnFigures:
         self.clock_skew = Gauge(
             "ett_collector_clock_skew_seconds", "Last sender's clock minus this one's.", registry=registry
         )
+        self.labels_refused = Gauge(
+            "ett_collector_label_values_refused",
+            "Jobs whose team or model is shown as `other`.",
+            ("label",),
+            registry=registry,
+        )
         build = Gauge(
             "ett_build_info", "Version of ett and of the event schema.", ("version", "schema"), registry=registry
         )

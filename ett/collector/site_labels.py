@@ -30,6 +30,7 @@ class LabelGate:
         self._teams: set[str] = set(site.models)
         self._models: set[str] = {model for models in site.models.values() for model in models}
         self._are_models_listed = bool(self._models)
+        self.num_refused = {"team": 0, "model": 0}  # jobs whose value became `other`
 
     @property
     def cluster(self) -> str:
@@ -41,7 +42,13 @@ class LabelGate:
             self._teams.add(team)
         if not self._are_models_listed and len(self._models) < MAX_MODELS:
             self._models.add(model)
-        return (team if team in self._teams else OTHER, model if model in self._models else OTHER)
+        if team not in self._teams:
+            self.num_refused["team"] += 1
+            team = OTHER
+        if model not in self._models:
+            self.num_refused["model"] += 1
+            model = OTHER
+        return team, model
 
 
 def read_site(path: Path | None, cluster: str) -> tuple[SiteLabels, str]:

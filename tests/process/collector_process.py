@@ -134,3 +134,11 @@ def start_agent(folder: Path, home: Path, *args: str, **environ: str) -> subproc
             [*ETT, "sync", *args],
             stdout=out, stderr=err, stdin=subprocess.PIPE, env=clean_environ(ETT_HOME=str(home), **environ), cwd=folder,
         )  # fmt: skip
+
+
+def write_case(events: Path, files: dict[str, list[dict[str, object]]], job: str) -> None:
+    """Write a case's records as the log of `job`."""
+    for name, records in files.items():
+        path = events / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"".join(encode_line(record | {"job": job}) for record in records))
