@@ -7,6 +7,7 @@ from setuptools import setup
 
 EXTENSIONS = {
     "ett._event_parser": "ett/_event_parser.cpp",
+    "ett.hooks._around": "ett/hooks/_around.cpp",
     "ett.trainer.data._criteo": "trainer/data/_criteo.cpp",
     "ett.trainer.sparse._index": "trainer/sparse/_index.cpp",
 }

@@ -19,6 +19,8 @@ from ett.job_window import AccountingPolicy, Attempt, JobWindow, attempts_of, jo
 from ett.rank_timeline import Piece
 from ett.step_credit import Cursor
 
+# What hooks write of a program that says nothing itself (docs/zero_code.md).
+INFERRED_BY_HOOKS = frozenset({"span_begin", "train_end", "ckpt_commit", "restore"})
 DEFAULT_POLICY = AccountingPolicy()
 
 
@@ -186,6 +188,10 @@ def _flags(
         flags.add("recovered_step")
     if any(s.doubt is not None and s.is_complete for t in timelines for s in t.steps):
         flags.add("cursor_unknown")
+    if any(s.record.data.get("samples_inferred") for t in timelines for s in t.steps):
+        flags.add("samples_inferred")
+    if any(r.data.get("inferred") and r.ev in INFERRED_BY_HOOKS for t in timelines for _, r in t.attempt.records):
+        flags.add("inferred_by_hooks")
     if clocks.unsynced:
         flags.add("clock_unsynced")
     return sorted(flags)

@@ -69,7 +69,7 @@ def attempt_timeline(attempt: Attempt, high: Cursor, policy: AccountingPolicy) -
                 first_step_ns=min((s.begin_ns for s in steps[rank] or all_steps), default=None),
                 infer_compile=policy.infer_compile,
             )
-            for rank, train_end in _train_ends(attempt.records, ranks).items()
+            for rank, train_end in _train_ends(attempt, ranks).items()
         ]
         worlds = generations(ranks, steps, attempt.start_ns, attempt.cut_ns)
         pieces = merge_ranks({view.rank: rank_pieces(view) for view in views}, worlds)
@@ -90,12 +90,15 @@ def _start_record(attempt: Attempt) -> Record:
     return next((record for record in records if record.ev == "attempt_started"), records[0])
 
 
-def _train_ends(records: Sequence[Timed], ranks: dict[int, list[Timed]]) -> dict[int, Timed | None]:
-    """R12: each rank's own train_end; for a rank that wrote none, the attempt's first."""
+def _train_ends(attempt: Attempt, ranks: dict[int, list[Timed]]) -> dict[int, Timed | None]:
+    """R12: each rank's own train_end; for a rank that wrote none, the attempt's first.
+
+    An inferred one is written by a process that ends and cannot know its exit code: it counts where that was good.
+    """
     own: dict[int, Timed] = {}
     first: Timed | None = None
-    for item in records:
-        if item.record.ev == "train_end":
+    for item in attempt.records:
+        if item.record.ev == "train_end" and (attempt.is_clean or not item.record.data.get("inferred")):
             first = first or item
             if item.record.rank is not None:
                 own.setdefault(item.record.rank, item)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +25,35 @@ class SystemClock:
 
     def mono_ns(self) -> int:
         return time.monotonic_ns()
+
+
+class LateClock:
+    """The system's clock, except that a thread may say when something happened that it noticed only later."""
+
+    def __init__(self) -> None:
+        self._late = _Lateness()
+
+    def wall_ns(self) -> int:
+        return time.time_ns() - self._late.ns
+
+    def mono_ns(self) -> int:
+        late = self._late
+        return time.monotonic_ns() if late.instant_ns is None else late.instant_ns
+
+    @contextmanager
+    def at(self, mono_ns: int) -> Iterator[None]:
+        """For this thread time stands at `mono_ns` inside the `with`."""
+        late = self._late
+        late.instant_ns, late.ns = mono_ns, time.monotonic_ns() - mono_ns
+        try:
+            yield
+        finally:
+            late.instant_ns, late.ns = None, 0
+
+
+class _Lateness(threading.local):
+    instant_ns: int | None = None
+    ns = 0
 
 
 def boot_id() -> str:

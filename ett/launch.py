@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ett.errors import NotFound, RestartsSpent, UsageError
+from ett.hooks.hook_names import parse_hooks
 from ett.job_folder import JobFolder, Lease, checked_name, ett_home, fresh_job, read_json, slug
 from ett.job_history import read_history
 from ett.kept_launch import KeptLaunch
@@ -61,6 +62,7 @@ class LaunchFlags:
     telemetry: TelemetryMode | None = None
     strict: bool = False
     hang_after: str | None = None
+    hooks: str | None = None
     config: Path | None = None
 
 
@@ -100,6 +102,11 @@ class LaunchFlags:
     help="required: no launch without the collector of telemetry.endpoint; off: send nothing.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 6 if a job succeeded and its events were not delivered.")
+@click.option(
+    "--hooks",
+    metavar="NAMES",
+    help="What is seen of a script by itself: all, none, names, or -name (docs/zero_code.md).",
+)
 @click.option("--config", type=click.Path(path_type=Path), help="Site file; else $ETT_CONFIG or $ETT_HOME/ett.toml.")
 @click.option(
     "--dry-run",
@@ -239,8 +246,12 @@ def _plan(
 ) -> tuple[LaunchPlan, dict[str, Any] | None, JobFolder]:
     home = ett_home(os.environ)
     sections: dict[str, Any] | None = None
+    if flags.hooks is not None:
+        parse_hooks(flags.hooks)
     if target:
         kind = _kind(target[0], is_module, is_command)
+        if flags.hooks is not None and kind in ("recipe", "command"):
+            raise UsageError("--hooks without a script or a module", expected="a Python program: SCRIPT or -m MODULE")
         if kind == "recipe":
             plan, sections = _recipe_plan(flags, target)
         else:
@@ -371,7 +382,9 @@ def _recovery(flags: LaunchFlags, base: dict[str, Any]) -> dict[str, Any]:
 
 
 def _telemetry(flags: LaunchFlags, base: dict[str, Any]) -> dict[str, Any]:
-    changed = base if flags.telemetry is None else base | {"mode": flags.telemetry}
+    # Not $ETT_TELEMETRY_HOOKS alone: what a person sets for one shell has a short name.
+    given = {"mode": flags.telemetry, "hooks": flags.hooks or os.environ.get("ETT_HOOKS") or None}
+    changed = base | {key: value for key, value in given.items() if value is not None}
     return asdict(build_section(TelemetryConfig, changed, "telemetry"))
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from ett.errors import NotFound
@@ -19,6 +20,7 @@ from ett.versions import ett_version, version_of
 
 Kind = Literal["recipe", "script", "module", "command"]
 SCHEMA = "ett.launch/v1"
+HOOKS_FOLDER = Path(__file__).parent / "hooks" / "startup"
 # Kept for whoever has to find out why a job behaved as it did; everything else of the environment stays out.
 ENVIRONMENT_KEPT = re.compile(
     r"(OMP|MKL|CUDA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH)_[A-Z0-9_]+|PYTHONPATH|PYTHONHASHSEED|LD_LIBRARY_PATH"
@@ -55,6 +57,21 @@ class LaunchPlan:
         if self.kind == "recipe":
             return [*python, "-m", SEAMS["recipe_main"]]
         return [*python, *(["-m"] if self.kind == "module" else []), self.target, *self.args]
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that start the hooks in each worker: none for a recipe, which says itself what it does.
+
+        Python loads the `sitecustomize` of that folder before the program, and it takes the folder away again.
+        """
+        if self.kind not in ("script", "module"):
+            return {}
+        folder = str(HOOKS_FOLDER)
+        # Of the second attempt the environment holds what the first one was given.
+        before = environ.get("PYTHONPATH", "").removeprefix(folder).removeprefix(os.pathsep)
+        return {
+            "ETT_HOOKS": self.telemetry.get("hooks", "all"),
+            "PYTHONPATH": f"{folder}{os.pathsep}{before}" if before else folder,
+        }
 
     def program_text(self) -> str:
         """Return what `ett launch` was told to run, quoted for a shell."""

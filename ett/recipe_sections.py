@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from ett.errors import ConfigError
+from ett.errors import ConfigError, UsageError
+from ett.hooks.hook_names import parse_hooks
 from ett.otel.otlp_settings import check_receiver_url
 from ett.otel.trace_ids import TracePerAttempt
 
@@ -54,6 +55,7 @@ class TelemetryConfig:
     otlp_interval: str = "60s"  # between two exports of metrics
     otlp_job_id: bool = False  # the job's id on metrics: every job's are series of their own then
     trace_per_attempt: TracePerAttempt = "auto"  # auto: of attempts that start over 24 h after the submission
+    hooks: str = "all"  # what is seen of scripts and modules: all, none, names, or -names (docs/zero_code.md)
 
     def __post_init__(self) -> None:
         if self.endpoint not in ("", "file:") and not self.endpoint.startswith(("http://", "https://")):
@@ -67,6 +69,10 @@ class TelemetryConfig:
         if self.otlp_endpoint:
             check_receiver_url(self.otlp_endpoint, "telemetry.otlp_endpoint")
         assert self.shutdown_flush_s >= 0.0
+        try:
+            parse_hooks(self.hooks)
+        except UsageError as err:
+            raise ConfigError(f"telemetry.hooks: {err.fact}", expected=err.expected) from err
 
     @property
     def sends(self) -> bool:

@@ -24,6 +24,8 @@ _FLAGS = {
     "inferred_start": "nobody wrote the start of an attempt; it begins at its first record",
     "recovered_step": "the record of a step was lost; the cursors around it give the step its time",
     "cursor_unknown": "an attempt continued from a position that nobody recorded; its steps may be new or replayed",
+    "samples_inferred": "batches of some steps had no size that hooks could see; such a step counts as one sample",
+    "inferred_by_hooks": "evaluations, saves, restores or the end of training were seen from outside",
     "clock_unsynced": "a host's clock was never compared with the supervisor's; its times are as it says",
     "no_job_submitted": "nobody wrote the submission; the window opens at the first record",
 }

@@ -265,6 +265,7 @@ class JobSupervisor:
             "ETT_HAS_COMMITTED": "1" if self._has_ever_committed else "",
             "ETT_PARENT_WALL_NS": str(self._clock.wall_ns()),
             **self._rings.environ,
+            **self.plan.environment(os.environ),
         }
 
     def _needs_own_trace(self) -> bool:

@@ -19,8 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, SupportsInt
 
-from ett.clock import Clock, SystemClock
+from ett.clock import Clock, LateClock
 from ett.event_log import EventWriter
+from ett.event_schema import SPAN_COMPONENTS
 from ett.ring_writer import RingWriter
 from ett.seams import SEAMS, load
 from ett.stack_dumps import answer_stack_signal, stacks_name
@@ -69,6 +70,7 @@ class Run:
     Attributes:
         rank, world_size: of this process, as torchrun counts them; 0 and 1 where nobody said.
         job, attempt, job_dir: "" , 0 and None outside `ett launch`.
+        said: what the program says itself, such as "step" or "span eval"; a hook for the same stands down.
     """
 
     def __init__(
@@ -80,15 +82,17 @@ class Run:
     ) -> None:
         self.rank, self.world_size = identity.rank, identity.world_size
         self.job, self.attempt, self.job_dir = identity.job, identity.attempt, identity.job_dir
-        self._clock = clock or SystemClock()
+        self._clock = clock or LateClock()
         self._faults = faults
         self._writer = _open_writer(identity, self._clock)
         self._spans = _SpanStack()
         self._num_spans = 0
+        self.said: set[str] = set()
         self._completed_step, self._cursor = 0, 0
+        self._samples = 0  # of this rank, in steps whose global count it does not know
         self._last_step_end_ns: int | None = None
         self._is_train_ended = False
-        self._stop_requested = self._is_stop_watched = False
+        self._stop_requested = self._is_stop_watched = self._is_beating = False
         self._earlier_handler: Any = None
         self.emit("proc_start", parent_wall_ns=identity.parent_wall_ns, world=self.world_size)
 
@@ -117,6 +121,8 @@ class Run:
 
     def span(self, name: str, blocking: bool = True) -> AbstractContextManager[None]:
         """Record what this rank does inside the `with`; `blocking=False` for work beside training."""
+        if name in SPAN_COMPONENTS:  # a program that makes up names without end costs no memory
+            self.said.add(f"span {name}")
         return _Span(self, name, blocking)
 
     def step(
@@ -129,7 +135,30 @@ class Run:
             global_samples: of all ranks, where it is known without asking them.
             step: the number that this step completes; else the last one + 1.
         """
+        self.said.add("step")
         return _Step(self, samples, global_samples, step)
+
+    def record_step(
+        self,
+        begin_ns: int,
+        end_ns: int,
+        samples: int,
+        *,
+        number: int | None = None,
+        global_samples: int | None = None,
+        **fields: Any,
+    ) -> None:
+        """Record a step that was timed elsewhere; times are the monotonic clock's, the rest is as in `step`."""
+        number = self._completed_step + 1 if number is None else number
+        self._last_step_end_ns, self._completed_step = end_ns, number
+        if global_samples is None:
+            counted = {"samples": _count(samples)}
+            self._samples += counted["samples"]
+        else:
+            cursor = self._cursor
+            self._cursor = cursor + _count(global_samples)
+            counted = {"c0": cursor, "c1": self._cursor}
+        self.emit("step", step=number, b_mono=begin_ns, e_mono=end_ns, world=self.world_size, **counted, **fields)
 
     def restored(
         self,
@@ -142,11 +171,22 @@ class Run:
         verified: bool = True,
     ) -> None:
         """Say that the state of `step`, after `cursor` samples of all ranks, is loaded; every rank calls it."""
-        self._completed_step, self._cursor = _count(step), _count(cursor)
+        self.said.add("restored")
+        self.move_to(step, cursor)
         fields = {"step": step, "cursor": cursor, "scope": scope, "verified": verified}
         self._emit_on_rank_0("restore", fields | _given(id=ckpt_id, fallback_from=fallback_from))
 
+    def move_to(self, step: int, cursor: int) -> None:
+        """Count on from `step` and `cursor` without a record of it."""
+        self._completed_step, self._cursor, self._samples = _count(step), _count(cursor), 0
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(last step, samples of all ranks before its end); takes the other ranks' samples for as many as its own."""
+        return self._completed_step, self._cursor + self._samples * self.world_size
+
     def ckpt_begin(self, ckpt_id: str, step: int, cursor: int) -> None:
+        self.said.add("committed")
         self._emit_on_rank_0("ckpt_begin", {"id": ckpt_id, "step": step, "cursor": cursor})
 
     def committed(
@@ -161,11 +201,13 @@ class Run:
         tier: str = "local",
     ) -> None:
         """Say that a checkpoint exists for good; tier "local" survives a process, "remote" the loss of the host."""
+        self.said.add("committed")
         fields = {"id": ckpt_id or f"step-{step}", "step": step, "cursor": cursor, "uri": uri}
         self._emit_on_rank_0("ckpt_commit", fields | {"bytes": num_bytes, "tier": tier} | _given(digest=digest))
 
     def train_end(self) -> None:
         """Say that the last step is done: what follows is shutdown."""
+        self.said.add("train_end")
         if not self._is_train_ended:
             self._is_train_ended = True
             self.emit("train_end", step=self._completed_step)
@@ -175,10 +217,22 @@ class Run:
         if self._writer is not None:
             self._writer.emit(ev, **fields)
 
+    def emit_at(self, mono_ns: int, ev: str, **fields: Any) -> None:
+        """As `emit`, for what happened at `mono_ns` and was noticed only now."""
+        if isinstance(self._clock, LateClock):
+            with self._clock.at(mono_ns):
+                self.emit(ev, **fields)
+
     def at(self, point: str, step: int) -> None:
         """Fail here, where `--chaos` says so: a place between two actions whose order matters."""
         if self._faults is not None:
             self._faults.fire(point, step)
+
+    def start_beating(self) -> None:
+        """Start the thread of heartbeats, once."""
+        if self.is_recording and not self._is_beating:
+            self._is_beating = True
+            threading.Thread(target=_beat, args=(self,), name="ett-heartbeat", daemon=True).start()
 
     def heartbeat(self) -> None:
         """Say that this process lives, its last step, and how many records it had to drop."""
@@ -268,14 +322,7 @@ class _Step(AbstractContextManager[None]):
             return  # a step that raised is not done; the log shows it as open
         run = self._run
         end_ns = run._clock.mono_ns()
-        run._last_step_end_ns, run._completed_step = end_ns, self._number
-        if self._global_samples is None:
-            counted = {"samples": _count(self._samples)}
-        else:
-            cursor = run._cursor
-            run._cursor = cursor + _count(self._global_samples)
-            counted = {"c0": cursor, "c1": run._cursor}
-        run.emit("step", step=self._number, b_mono=self._begin_ns, e_mono=end_ns, world=run.world_size, **counted)
+        run.record_step(self._begin_ns, end_ns, self._samples, number=self._number, global_samples=self._global_samples)
 
 
 _runs: dict[int, Run] = {}  # by process id: at most one, so that a forked child's own init() makes its own
@@ -287,6 +334,14 @@ def init() -> Run:
 
     Inside a launch the first call writes `proc_start` and starts a heartbeat thread.
     """
+    run = hooked_run()
+    run.said.add("init")
+    run.start_beating()
+    return run
+
+
+def hooked_run() -> Run:
+    """As `init`, for hooks: nothing that the program can see is started."""
     with _init_lock:
         run = _runs.get(os.getpid())
         if run is None:
@@ -306,7 +361,6 @@ def _start(environ: Mapping[str, str]) -> Run:
         atexit.register(run.close)
         assert identity.job_dir is not None
         answer_stack_signal(identity.job_dir / "logs" / str(identity.attempt) / stacks_name(identity.rank))
-        threading.Thread(target=_beat, args=(run,), name="ett-heartbeat", daemon=True).start()
     return run
 
 

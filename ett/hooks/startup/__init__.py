@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH, whose only module is the `sitecustomize` that Python loads before a program."""
