@@ -106,12 +106,18 @@ class TrainConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalConfig:
     enabled: bool = True  # score the held-out rows at the end
+    every_steps: int = 0  # and every so many steps in between; 0 = only at the end
     batch_size: int = 4096  # global: held-out samples of all ranks scored at once
     max_rows: int = 0  # stop with the batch in which so many held-out rows are scored; 0 = score all
 
     def __post_init__(self) -> None:
         _at_least("eval.batch_size", self.batch_size, 1)
         _at_least("eval.max_rows", self.max_rows, 0)
+        _at_least("eval.every_steps", self.every_steps, 0)
+        if self.every_steps and not self.enabled:
+            raise ConfigError(
+                f"eval.every_steps is {self.every_steps} and eval.enabled is false", expected="one or the other"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,19 +1,23 @@
-"""Score the held-out rows at the end; the ranks share the work."""
+"""Score the held-out rows, at the end or every so many steps; the ranks share the work."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ett.trainer.auc import auc
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.config import EvalConfig
 from ett.trainer.data.criteo import CriteoReader
 from ett.trainer.dense.dlrm import Dlrm
-from ett.trainer.loop import owned_tensor
+from ett.trainer.dense.owned_tensor import owned_tensor
 from ett.trainer.normalized_entropy import normalized_entropy
+from ett.trainer.sparse.exchange import STOP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,25 +28,57 @@ class HeldOutScore:
     normalized_entropy: float
     num_rows: int
 
+    def as_json(self) -> dict[str, float | int | None]:
+        """JSON has no NaN: what is none is null."""
+        has_score = not math.isnan(self.auc)
+        return {
+            "auc": self.auc if has_score else None,
+            "normalized_entropy": self.normalized_entropy if has_score else None,
+            "held_out_rows": self.num_rows,
+        }
 
-def held_out_score(config: EvalConfig, model: Dlrm, reader: CriteoReader, collectives: Collectives) -> HeldOutScore:
-    """Return the score over the held-out rows, the first config.max_rows of them or all: the same on every rank."""
+
+def held_out_score(
+    config: EvalConfig,
+    model: Dlrm,
+    reader: CriteoReader,
+    collectives: Collectives,
+    stop_requested: Callable[[], bool],
+) -> HeldOutScore | None:
+    """Return the score over the held-out rows, the first config.max_rows of them or all: the same on every rank.
+
+    None where a rank was asked to stop meanwhile, which all ranks learn with the same batch. Training is not touched:
+    the reader's cursor, the rows and the dropout masks of later steps are what they would have been.
+    """
     model.eval()
-    scores, labels = [torch.empty(0)], [torch.empty(0)]
-    num_rows = 0
-    with torch.no_grad(), closing(reader.heldout_batches(config.batch_size)) as batches:
-        for batch in batches:
-            pooled_BFD = model.ebc.pooled(model.ebc.look_up(batch.ids))
-            scores.append(model(owned_tensor(batch.dense), pooled_BFD))
-            labels.append(owned_tensor(batch.labels))
-            num_rows += batch.global_size
-            if config.max_rows and num_rows >= config.max_rows:
-                break
-    model.train()
-    all_scores = torch.cat(collectives.gather(torch.cat(scores))).numpy()
-    all_labels = torch.cat(collectives.gather(torch.cat(labels))).numpy()
+    try:
+        parts = _scored_batches(config, model, reader, stop_requested)
+    finally:
+        model.train()
+    if parts is None:
+        return None
+    all_scores, all_labels = (torch.cat(collectives.gather(part)).numpy() for part in parts)
     return HeldOutScore(
         auc=auc(all_scores, all_labels),
         normalized_entropy=normalized_entropy(all_scores, all_labels),
         num_rows=len(all_labels),
     )
+
+
+def _scored_batches(
+    config: EvalConfig, model: Dlrm, reader: CriteoReader, stop_requested: Callable[[], bool]
+) -> tuple[Tensor, Tensor] | None:
+    """Return this rank's logits and labels; None where all ranks agreed to stop."""
+    scores, labels = [torch.empty(0)], [torch.empty(0)]
+    num_rows = 0
+    with torch.no_grad(), closing(reader.heldout_batches(config.batch_size)) as batches:
+        for batch in batches:
+            lookup = model.ebc.look_up(batch.ids, STOP if stop_requested() else 0)
+            if lookup.control & STOP:
+                return None
+            scores.append(model(owned_tensor(batch.dense), model.ebc.pooled(lookup)))
+            labels.append(owned_tensor(batch.labels))
+            num_rows += batch.global_size
+            if config.max_rows and num_rows >= config.max_rows:
+                break
+    return torch.cat(scores), torch.cat(labels)

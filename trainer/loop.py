@@ -8,10 +8,10 @@ The loss is a sum over samples divided by the global count, so ranks may hold un
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ett.checkpoint import Checkpointer
@@ -23,12 +23,12 @@ from ett.trainer.data.criteo import Batch, CriteoReader
 from ett.trainer.dense.adam import DenseAdam
 from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.dense.gradient_buckets import GradientBuckets
+from ett.trainer.dense.owned_tensor import owned_tensor
 from ett.trainer.dense.schedule import learning_rate_factor
+from ett.trainer.evaluation import HeldOutScore
 from ett.trainer.loss_log import LossLog
 from ett.trainer.progress import ProgressLines
-
-# Bits of the control word that every lookup carries to all ranks.
-_STOP = 1
+from ett.trainer.sparse.exchange import STOP
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class TrainingStep:
     """Model, optimizers and exchange of one rank; `take` is one optimizer step."""
 
     def __init__(self, config: TrainerConfig, model: Dlrm, collectives: Collectives) -> None:
-        self._config, self._model, self._collectives = config, model, collectives
+        self._config, self._collectives = config, collectives
+        self.model = model
         self._buckets = GradientBuckets(model, collectives, bucket_bytes=config.dense.bucket_bytes)
         self.optimizer = DenseAdam(model, config.optimizer)
 
@@ -54,18 +55,18 @@ class TrainingStep:
         """
         seed, rank = self._config.train.seed, self._collectives.rank
         factor = learning_rate_factor(self._config.optimizer, step)
-        lookup = self._model.ebc.look_up(batch.ids, _STOP if stop_requested else 0)
-        pooled_BFD = self._model.ebc.pooled(lookup)
+        lookup = self.model.ebc.look_up(batch.ids, STOP if stop_requested else 0)
+        pooled_BFD = self.model.ebc.pooled(lookup)
         self._buckets.zero()
-        self._model.dropout.seed_step(seed, step, rank)
-        logits = self._model(owned_tensor(batch.dense), pooled_BFD)
+        self.model.dropout.seed_step(seed, step, rank)
+        logits = self.model(owned_tensor(batch.dense), pooled_BFD)
         labels = owned_tensor(batch.labels)
         loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / batch.global_size
         torch.autograd.backward(loss)
         wait_for_sums = self._buckets.start_sum(loss.detach())
         if not self._config.train.freeze_embeddings:
             assert pooled_BFD.grad is not None
-            grads_LD = pooled_BFD.grad.view(-1, self._model.ebc.dim)
+            grads_LD = pooled_BFD.grad.view(-1, self.model.ebc.dim)
             lookup.apply_gradients(grads_LD, self._config.sparse.learning_rate * factor)
         global_loss = wait_for_sums()
         if not math.isfinite(global_loss):
@@ -75,7 +76,7 @@ class TrainingStep:
                 do="lower the learning rates; the newest checkpoint is from before this step",
             )
         self.optimizer.step(self._config.optimizer.learning_rate * factor)
-        return global_loss, bool(lookup.control & _STOP)
+        return global_loss, bool(lookup.control & STOP)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +90,7 @@ class TrainingLoop:
     run: Run
     losses: LossLog | None  # on rank 0
     lines: ProgressLines | None = None  # on rank 0
+    score: Callable[[], HeldOutScore | None] | None = None  # None from it: all ranks agreed to stop
 
     def run_from(self, start: Progress) -> Progress:
         """Train from `start` until the epochs or train.max_steps are over, or until any rank is asked to stop."""
@@ -106,12 +108,25 @@ class TrainingLoop:
                 self.lines.step(step, at.cursor, loss)
             if stop:
                 return at
+            # Scored before the save: a restored job has the score of every step up to its own.
+            if step != max_steps and not self._score_if_due(step):
+                return replace(at, stopped=True)
             self.checkpointer.step(step, at.cursor)
             if step == max_steps:
                 break
         return at
 
-
-def owned_tensor(array: object) -> Tensor:
-    """Return a copy in memory that torch aligned: the last bit of a product may depend on where its input lies."""
-    return torch.tensor(array)
+    def _score_if_due(self, step: int) -> bool:
+        """Return False where all ranks agreed to stop rather than to go on scoring."""
+        every = self.config.eval.every_steps
+        if self.score is None or not every or step % every:
+            return True
+        with self.run.span("eval"):
+            score = self.score()
+        if score is None:
+            return False
+        if self.losses is not None:
+            self.losses.append_score(step, score)
+        if self.lines is not None:
+            self.lines.scored(step, score)
+        return True

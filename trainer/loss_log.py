@@ -1,10 +1,13 @@
-"""metrics.jsonl of a job: one line a completed step, over all attempts; written by rank 0."""
+"""metrics.jsonl of a job: a line for each completed step and each score, over all attempts; written by rank 0."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
+from typing import Any
+
+from ett.trainer.evaluation import HeldOutScore
 
 
 class LossLog:
@@ -20,17 +23,23 @@ class LossLog:
 
     def append(self, step: int, loss: float, factor: float) -> None:
         """Add one step: `loss` is the mean over the global batch, `factor` that of the learning rates."""
-        line = {"step": step, "loss": loss, "loss_hex": loss.hex(), "lr_factor": factor}
-        os.write(self._fd, (json.dumps(line) + "\n").encode())
+        self._write({"step": step, "loss": loss, "loss_hex": loss.hex(), "lr_factor": factor})
+
+    def append_score(self, step: int, score: HeldOutScore) -> None:
+        """Add what the held-out rows said after `step`; null where they have no score."""
+        self._write({"step": step} | score.as_json())
 
     def close(self) -> None:
         os.close(self._fd)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        os.write(self._fd, (json.dumps(line, allow_nan=False) + "\n").encode())
 
 
 def read_losses(path: Path) -> dict[int, float]:
     """Return every step's loss, by step, to the bit."""
     lines = [json.loads(line) for line in _complete_lines(path)]
-    return {line["step"]: float.fromhex(line["loss_hex"]) for line in lines}
+    return {line["step"]: float.fromhex(line["loss_hex"]) for line in lines if "loss_hex" in line}
 
 
 def _complete_lines(path: Path) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ett.checkpoint import RestoredPosition
 from ett.clock import Clock, SystemClock
+from ett.trainer.evaluation import HeldOutScore
 
 INTERVAL_S = 5.0  # between two lines of training
 
@@ -46,6 +47,9 @@ class ProgressLines:
         self._say(f"step {step:,} · {cursor:,} samples · loss {loss:.4f} · {rate:,.0f} samples/s")
         self._cursor, self._last_ns = cursor, now_ns
 
+    def scored(self, step: int, score: HeldOutScore) -> None:
+        self._say(f"step {step:,} · {_score_words(score.as_json())}")
+
     def stopped(self, step: int, seq: int) -> None:
         self._say(f"stopped at step {step:,}, saved as commit {seq}")
 
@@ -60,13 +64,14 @@ def described(result: Mapping[str, Any]) -> str:
     parts = [f"{counted(result['step'], 'step')} over {counted(result['cursor'], 'sample')}"]
     parts.append("no loss" if result["loss"] is None else f"last loss {result['loss']:.4f}")
     if "auc" in result:
-        score = (
-            "no AUC"
-            if result["auc"] is None
-            else f"AUC {result['auc']:.4f} (normalised entropy {result['normalized_entropy']:.4f})"
-        )
-        parts.append(f"{score} on {counted(result['held_out_rows'], 'held-out row')}")
+        parts.append(_score_words(result))
     return ", ".join(parts)
+
+
+def _score_words(score: Mapping[str, Any]) -> str:
+    auc, entropy = score["auc"], score["normalized_entropy"]
+    words = "no AUC" if auc is None else f"AUC {auc:.4f} (normalised entropy {entropy:.4f})"
+    return f"{words} on {counted(score['held_out_rows'], 'held-out row')}"
 
 
 def counted(number: int, noun: str) -> str:

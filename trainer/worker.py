@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -102,6 +101,7 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
         run=run,
         losses=LossLog(metrics, restored_step=start.step) if collectives.rank == 0 else None,
         lines=lines,
+        score=lambda: held_out_score(config.eval, model, reader, collectives, lambda: run.stop_requested),
     )
     end = loop.run_from(start)
     if not end.stopped:
@@ -109,16 +109,17 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
     with run.span("final_save"):
         commit = checkpointer.save(end.step, end.cursor)
         checkpointer.close()
-    if not end.stopped:
-        result = _commit_facts(commit) | _held_out_score(run, config, model, reader, collectives)
-        result |= {"skipped_lines": reader.skipped_lines}
-        if collectives.rank == 0:
-            body = _write_result(job_dir / RESULT, metrics, result)
-            assert lines is not None
-            lines.finished(body, (job_dir / RESULT, metrics))
-    elif lines is not None:
-        lines.stopped(end.step, commit.seq)
-    return PREEMPTED if end.stopped else 0
+    score = None if end.stopped else _final_score(run, loop)
+    if score is None:
+        if lines is not None:
+            lines.stopped(end.step, commit.seq)
+        return PREEMPTED
+    result = _commit_facts(commit) | score | {"skipped_lines": reader.skipped_lines}
+    if collectives.rank == 0:
+        body = _write_result(job_dir / RESULT, metrics, result)
+        assert lines is not None
+        lines.finished(body, (job_dir / RESULT, metrics))
+    return 0
 
 
 def build_model(config: TrainerConfig, collectives: Collectives) -> Dlrm:
@@ -157,19 +158,14 @@ def _commit_facts(commit: Commit) -> dict[str, Any]:
     }
 
 
-def _held_out_score(
-    run: Run, config: TrainerConfig, model: Dlrm, reader: CriteoReader, collectives: Collectives
-) -> dict[str, Any]:
-    if not config.eval.enabled:
+def _final_score(run: Run, loop: TrainingLoop) -> dict[str, Any] | None:
+    """Return the result's score, empty where none is wanted; None where all ranks agreed to stop."""
+    if not loop.config.eval.enabled:
         return {}
+    assert loop.score is not None
     with run.span("eval"):
-        score = held_out_score(config.eval, model, reader, collectives)
-    # JSON has no NaN: rows of one class alone, or none at all, have no score.
-    return {
-        "auc": None if math.isnan(score.auc) else score.auc,
-        "normalized_entropy": None if math.isnan(score.auc) else score.normalized_entropy,
-        "held_out_rows": score.num_rows,
-    }
+        score = loop.score()
+    return None if score is None else score.as_json()
 
 
 def _write_result(path: Path, metrics: Path, result: dict[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (TrainConfig, {"batch_size": 0}, "train.batch_size is 0"),
     (TrainConfig, {"seed": -1}, "train.seed is -1"),
     (EvalConfig, {"batch_size": 0}, "eval.batch_size is 0"),
+    (EvalConfig, {"every_steps": 10, "enabled": False}, "eval.every_steps is 10"),
 ]
 
 

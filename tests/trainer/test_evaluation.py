@@ -19,5 +19,6 @@ def test_scoring_stops_with_the_batch_that_reaches_the_limit(tmp_path: Path, max
     reader = CriteoReader(DataConfig(heldout_share=0.4), str(tmp_path / "a.tsv"), batch_size=64, seed=1)
     everything = sum(batch.global_size for batch in reader.heldout_batches(64))
     config, ranks = EvalConfig(batch_size=64, max_rows=max_rows), LocalCollectives()
-    score = held_out_score(config, build_model(TrainerConfig(), ranks), reader, ranks)
+    score = held_out_score(config, build_model(TrainerConfig(), ranks), reader, ranks, lambda: False)
+    assert score is not None
     assert score.num_rows == (everything if scored is None else scored)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ett.errors import ConfigError
-from ett.trainer.config import DenseConfig, ModelConfig, OptimizerConfig, SparseConfig, TrainConfig, TrainerConfig
+from ett.trainer.config import (
+    DenseConfig,
+    EvalConfig,
+    ModelConfig,
+    OptimizerConfig,
+    SparseConfig,
+    TrainConfig,
+    TrainerConfig,
+)
+from ett.trainer.evaluation import HeldOutScore, held_out_score
 from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
 from ett.trainer.worker import build_model
 
@@ -42,26 +51,37 @@ class PlainReader:
     first: int = 0
 
     def __iter__(self) -> Iterator[PlainBatch]:
-        for n in range(self.first, STEPS):
-            rng = np.random.default_rng(n)
-            ids = rng.integers(0, 20, (26, BATCH))
-            dense = rng.standard_normal((BATCH, 13)).astype(np.float32)
-            labels = (rng.random(BATCH) < 0.4).astype(np.float32)
-            mine = np.array_split(np.arange(BATCH), self.world_size)[self.rank]
-            yield PlainBatch(labels[mine], dense[mine], ids[:, mine], BATCH)
+        return map(self.batch, range(self.first, STEPS))
+
+    def heldout_batches(self, batch_size: int) -> Generator[PlainBatch, None, None]:
+        yield from map(self.batch, (100, 101))
+
+    def batch(self, n: int) -> PlainBatch:
+        rng = np.random.default_rng(n)
+        ids = rng.integers(0, 20, (26, BATCH))
+        dense = rng.standard_normal((BATCH, 13)).astype(np.float32)
+        labels = (rng.random(BATCH) < 0.4).astype(np.float32)
+        mine = np.array_split(np.arange(BATCH), self.world_size)[self.rank]
+        return PlainBatch(labels[mine], dense[mine], ids[:, mine], BATCH)
 
 
 @dataclass
 class StubRun:
     stop_after: int = STEPS + 1  # the step after which this rank is asked to stop
     steps: list[int] = field(default_factory=list)
+    spans: list[str] = field(default_factory=list)
+    stops_in_spans: bool = False  # asked only once a span began
 
     @property
     def stop_requested(self) -> bool:
-        return len(self.steps) >= self.stop_after
+        return len(self.steps) >= self.stop_after and (bool(self.spans) or not self.stops_in_spans)
 
     def step(self, samples: int, *, global_samples: int, step: int) -> Any:
         self.steps.append(step)
+        return nullcontext()
+
+    def span(self, name: str) -> Any:
+        self.spans.append(f"{name} after {self.steps[-1]}")
         return nullcontext()
 
 
@@ -70,10 +90,14 @@ class Recorded:
     """Stands in for the loss log and the checkpointer."""
 
     losses: dict[int, float] = field(default_factory=dict)
+    scores: dict[int, HeldOutScore] = field(default_factory=dict)
     offered: list[tuple[int, int]] = field(default_factory=list)
 
     def append(self, step: int, loss: float, factor: float) -> None:
         self.losses[step] = loss
+
+    def append_score(self, step: int, score: HeldOutScore) -> None:
+        self.scores[step] = score
 
     def step(self, step: int, cursor: int) -> None:
         self.offered.append((step, cursor))
@@ -167,3 +191,41 @@ def test_a_loss_that_is_not_finite_stops_all_ranks_before_a_save(on_ranks: OnRan
         return offered
 
     assert on_ranks(2, body) == [[(1, BATCH)]] * 2
+
+
+def scoring_loop(collectives: Any, run: StubRun, every_steps: int) -> tuple[TrainingLoop, Recorded]:
+    config = replace(CONFIG, eval=EvalConfig(every_steps=every_steps))
+    loop, recorded = make_loop(collectives, run, config)
+    reader: Any = loop.reader
+    model = loop.training_step.model
+
+    def score() -> HeldOutScore | None:
+        return held_out_score(config.eval, model, reader, collectives, lambda: run.stop_requested)
+
+    return replace(loop, score=score), recorded
+
+
+def test_scoring_between_steps_changes_no_loss(on_ranks: OnRanks) -> None:
+    def body(collectives: Any) -> tuple[dict[int, float], list[int], list[str]]:
+        run = StubRun()
+        loop, recorded = scoring_loop(collectives, run, every_steps=4)
+        loop.run_from(Progress(0, 0))
+        return recorded.losses, list(recorded.scores), run.spans
+
+    def plain(collectives: Any) -> dict[int, float]:
+        loop, recorded = make_loop(collectives, StubRun())
+        loop.run_from(Progress(0, 0))
+        return recorded.losses
+
+    losses, scored, spans = on_ranks(2, body)[0]
+    assert losses == on_ranks(2, plain)[0]
+    assert (scored, spans) == ([4, 8], ["eval after 4", "eval after 8"])
+
+
+def test_ranks_asked_to_stop_while_they_score_stop_together_without_a_score(on_ranks: OnRanks) -> None:
+    def body(collectives: Any) -> tuple[Progress, list[int]]:
+        run = StubRun(stop_after=0 if collectives.rank else STEPS + 1, stops_in_spans=True)
+        loop, recorded = scoring_loop(collectives, run, every_steps=4)
+        return loop.run_from(Progress(0, 0)), list(recorded.scores)
+
+    assert on_ranks(2, body) == [(Progress(4, 4 * BATCH, stopped=True), [])] * 2

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from ett.trainer.evaluation import HeldOutScore
 from ett.trainer.loss_log import LossLog, read_losses
 
 
@@ -36,3 +38,17 @@ def test_a_fresh_start_begins_an_empty_log(tmp_path: Path) -> None:
     write(tmp_path / "metrics.jsonl", 0, range(1, 6), 1.0)
     write(tmp_path / "metrics.jsonl", 0, range(1, 2), 1.0)
     assert list(read_losses(tmp_path / "metrics.jsonl")) == [1]
+
+
+def test_scores_stand_between_the_losses_and_are_cut_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = LossLog(path, restored_step=0)
+    for step in (1, 2):
+        log.append(step, 0.5, 1.0)
+        log.append_score(step, HeldOutScore(auc=0.7, normalized_entropy=0.9, num_rows=5))
+    log.append_score(3, HeldOutScore(auc=float("nan"), normalized_entropy=float("nan"), num_rows=0))
+    log.close()
+    assert json.loads(path.read_text().splitlines()[-1])["auc"] is None
+    LossLog(path, restored_step=1).close()
+    assert read_losses(path) == {1: 0.5}
+    assert [json.loads(line).get("auc") for line in path.read_text().splitlines()] == [None, 0.7]

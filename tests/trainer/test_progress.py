@@ -44,7 +44,7 @@ def test_a_restored_job_says_from_where_and_that_it_fell_back() -> None:
 
 def test_the_result_is_said_with_its_files() -> None:
     said: list[str] = []
-    result = {"step": 1, "cursor": 2, "loss": 0.25, "auc": None, "held_out_rows": 0}
+    result = {"step": 1, "cursor": 2, "loss": 0.25, "auc": None, "normalized_entropy": None, "held_out_rows": 0}
     ProgressLines(say=said.append).finished(result, (Path("a"), Path("b")))
     assert said == ["finished 1 step over 2 samples, last loss 0.2500, no AUC on 0 held-out rows", "written: a, b"]
     assert described({"step": 2, "cursor": 3, "loss": None}) == "2 steps over 3 samples, no loss"

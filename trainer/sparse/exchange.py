@@ -23,6 +23,8 @@ from ett.trainer.sparse.deduplicate import DistinctIds, distinct_in_batch, disti
 from ett.trainer.sparse.embedding_shard import EmbeddingShard
 from ett.trainer.sparse.hashing import Ids, row_owner
 
+STOP = 1  # a bit of the control word: this rank was asked to stop
+
 
 @dataclass(frozen=True, slots=True)
 class _Route:
