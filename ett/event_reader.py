@@ -14,6 +14,7 @@ from pathlib import Path
 from ett import event_columns
 from ett.errors import NotFound
 from ett.event_schema import Record, build_record, check_version
+from ett.ring_tail import waiting_tails
 
 _TAIL = 9  # a tab and eight hexadecimal digits
 
@@ -120,7 +121,7 @@ class LogMerger:
         self._log = EventLog()
         self._seen: set[tuple[object, ...]] = set()
         self._numbers: dict[str, set[int]] = {}
-        self._dropped: dict[str, int] = {}
+        self._dropped: dict[tuple[object, ...], int] = {}  # by process: its later files carry on the count
 
     def add_file(self, file: ParsedFile) -> None:
         problems = self._log.problems
@@ -142,7 +143,8 @@ class LogMerger:
         self._seen.add(copy_key)
         self._log.records.append(record)
         if record.ev == "heartbeat" and type(count := record.data.get("dropped")) is int:
-            self._dropped[record.file] = max(count, self._dropped.get(record.file, 0))
+            process = copy_key[:4]
+            self._dropped[process] = max(count, self._dropped.get(process, 0))
         return True
 
     def log(self) -> EventLog:
@@ -172,12 +174,20 @@ def event_files(path: Path) -> list[Path]:
 def read_folder(path: Path) -> EventLog:
     """Return the event log under `path`: a job's folder, or its events/ folder itself.
 
+    What the job's ranks on this host recorded a moment ago, and no file has yet, is part of it (docs/events.md, "The
+    ring").
+
     Raises:
         NotFound: there is no such folder.
         CorruptState: a record is of a schema version that this reader does not know.
     """
-    files = event_files(path)
-    return merge(parse_file(f"{file.parent.name}/{file.name}", file.read_bytes()) for file in files)
+    tails = dict(waiting_tails(path))  # before the files: a line may move from its ring to its file meanwhile
+    files = {f"{file.parent.name}/{file.name}": file for file in event_files(path)}
+    parsed = []
+    for name, file in files.items():
+        content = file.read_bytes()
+        parsed.append(parse_file(name, tails.pop(name).complete(content) if name in tails else content))
+    return merge([*parsed, *(parse_file(name, tail.complete(b"")) for name, tail in tails.items())])
 
 
 def _checked_body(line: bytes) -> bytes | None:

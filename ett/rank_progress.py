@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ett.hang import RankProgress
+from ett.ring_tail import waiting_tails
 
 # A supervisor that was stopped, or a host that was suspended, must not count the time that nobody lived through.
 LONGEST_TICK_S = 5.0
@@ -42,10 +43,25 @@ class ProgressLog:
                 rank = self._ranks.setdefault(int(found[1]), _Rank(self._now_s))
                 for line in self._new_lines(path):
                     rank.read(line, self._now_s)
+        self._read_rings()
 
     def progress(self, alive: Iterable[int]) -> list[RankProgress]:
         """Return how the ranks of `alive` go on that recorded anything, by rank."""
         return [self._ranks[rank].progress(rank, self._now_s) for rank in sorted(alive) if rank in self._ranks]
+
+    def _read_rings(self) -> None:
+        """Read what no file has yet: a rank whose records wait for a stuck disk goes on all the same."""
+        for name, tail in waiting_tails(self._folder.parent).items():
+            attempt, _, file = name.partition("/")
+            found = _RANK_OF_FILE.match(file)
+            path = self._folder / file
+            begin = self._offsets.get(path, 0) - tail.offset
+            if attempt == self._folder.name and found is not None and begin >= 0 and path in self._offsets:
+                rank = self._ranks.setdefault(int(found[1]), _Rank(self._now_s))
+                whole = tail.lines.rfind(b"\n") + 1
+                for line in tail.lines[begin:whole].splitlines():
+                    rank.read(line, self._now_s)
+                self._offsets[path] = max(self._offsets.get(path, 0), tail.offset + whole)
 
     def _new_lines(self, path: Path) -> list[bytes]:
         """Return the whole lines that were not there before; a line that is still being written waits."""

@@ -187,19 +187,20 @@ def read_waiting(path: Path) -> tuple[RingHeader, int, int, bytes] | None:
     except OSError:
         return None
     try:
-        size = os.fstat(fd).st_size
         header = os.pread(fd, HEADER_BYTES, 0)
-        data = os.pread(fd, size - HEADER_BYTES, HEADER_BYTES)
-        words, later = struct.unpack_from("<16Q", header), struct.unpack_from("<16Q", os.pread(fd, _WORDS_BYTES, 0))
+        words = struct.unpack_from("<16Q", header)
+        tail, num_waiting, capacity = words[TAIL], words[HEAD] - words[TAIL], words[CAPACITY]
+        if header[:8] != MAGIC or not 0 <= num_waiting <= capacity:
+            return None
         (length,) = _ABOUT.unpack_from(header, _WORDS_BYTES)
         about = RingHeader.decode(header[_WORDS_BYTES + _ABOUT.size :][:length])
+        at = tail % capacity
+        waiting = os.pread(fd, min(num_waiting, capacity - at), HEADER_BYTES + at)
+        waiting += os.pread(fd, num_waiting - len(waiting), HEADER_BYTES)
+        (head,) = struct.unpack_from("<Q", os.pread(fd, 8, 8 * HEAD))
     except (OSError, ValueError, struct.error):
         return None
     finally:
         os.close(fd)
-    tail, head, capacity = words[TAIL], words[HEAD], words[CAPACITY]
-    is_sound = header[:8] == MAGIC and len(data) == capacity and 0 <= head - tail <= capacity
-    if not is_sound or later[HEAD] > tail + capacity:
-        return None
-    at = tail % capacity
-    return about, words[LIFE], tail, (data[at:] + data[:at])[: head - tail]
+    # The writer may have gone round the ring meanwhile, over what was being read.
+    return (about, words[LIFE], tail, waiting) if head <= tail + capacity and len(waiting) == num_waiting else None

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import select
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from ett.event_line import LineEncoder
 from ett.event_log import life_name, open_fresh
 from ett.guardian import stat_fields
 from ett.ring import CLOSED, DROPPED, DROPPED_TOLD, HEAD, LIFE, NEXT_SEQ, SKIPPED, SYNC_WANTED, SYNCED, TAIL, Ring
-from ett.ring_folder import BASE, WAKE, make_ring_folder, remove_ring_folder, ring_folder, ring_paths
+from ett.ring_folder import BASE, JOB, WAKE, make_ring_folder, remove_ring_folder, ring_folder, ring_paths
 
 POLL_S = 0.05  # a record reaches its file about this much later
 FLUSH_WAIT_S = 2.0
@@ -64,13 +66,14 @@ class RingDrain:
     def __init__(self, job_dir: Path, base: Path = BASE) -> None:
         self._job_dir, self._base = job_dir, base
         self._folder: Path | None = None
-        self._wake_fd = -1
+        self._wake_fd = self._job_fd = -1
         self._rings: dict[Path, _Drained] = {}
         self._turn = threading.Condition()
         self._num_asked = self._num_done = 0  # passes that somebody waits for
         self._is_refused = False  # in the last pass
         self._stop_at_s: float | None = None
         self._thread: threading.Thread | None = None
+        self._later: Callable[[], object] | None = None
         self.state = DrainState()
 
     def start(self) -> None:
@@ -78,6 +81,8 @@ class RingDrain:
         try:
             folder = make_ring_folder(self._job_dir, self._base)
             self._wake_fd = os.open(folder / WAKE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._job_fd = os.open(folder / JOB, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._job_fd, fcntl.LOCK_SH)
         except OSError as err:
             self.state.last_error = str(err)
             return
@@ -89,6 +94,16 @@ class RingDrain:
     def environ(self) -> dict[str, str]:
         """What a rank must find in its environment: where its ring goes, or that it has to do without."""
         return {"ETT_RING": "" if self._folder is None else str(self._folder)}
+
+    def later(self, write: Callable[[], object]) -> bool:
+        """Run `write` in the drain's thread, so that a disk holds up nobody else; False while an earlier one waits."""
+        if self._thread is None:
+            write()
+        elif self._later is not None:
+            return False
+        else:
+            self._later = write
+        return True
 
     def flush(self, wait_s: float = FLUSH_WAIT_S) -> bool:
         """Return True once every record that was emitted before this call is in its file; False after `wait_s`."""
@@ -110,6 +125,7 @@ class RingDrain:
         if not self._thread.is_alive():
             remove_ring_folder(self._folder)
             os.close(self._wake_fd)
+            os.close(self._job_fd)
             self._thread = None
         return len(ring_paths(self._folder))
 
@@ -120,6 +136,9 @@ class RingDrain:
             with self._turn:
                 asked = self._num_asked
             stop_at_s = self._stop_at_s
+            if self._later is not None:
+                self._later()
+                self._later = None
             self._drain_all(folder)
             with self._turn:
                 self._num_done = asked
@@ -146,6 +165,8 @@ class RingDrain:
                 if self._drain(drained):
                     del self._rings[path]
             except OSError as err:
+                if self._stop_at_s is not None and not self._job_dir.exists():
+                    path.unlink(missing_ok=True)  # the job's owner removed its folder: nobody will ask for these
                 is_refused = True
                 drained.retry_at_s = time.monotonic() + RETRY_S
                 self.state.num_refused += 1

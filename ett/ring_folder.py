@@ -6,14 +6,17 @@ The name follows from the job's folder, so that a new supervisor and `ett report
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import stat
+import time
 from pathlib import Path
 
 BASE = Path("/dev/shm")
 WAKE = "wake"  # a named pipe: a byte in it wakes the drain
-_JOB = "job"  # holds the path of the job's folder
+JOB = "job"  # holds the path of the job's folder, and is locked (flock) while a drain runs
+_KEPT_S = 86_400.0  # a job's folder may be on a disk that comes back
 RING_SUFFIX = ".ring"
 
 
@@ -39,7 +42,7 @@ def make_ring_folder(job_dir: Path, base: Path = BASE) -> Path:
         raise OSError(f"{folder} is not this user's own folder")
     with contextlib.suppress(FileExistsError):
         os.mkfifo(folder / WAKE, 0o600)
-    (folder / _JOB).write_text(os.path.realpath(job_dir))
+    (folder / JOB).write_text(os.path.realpath(job_dir))
     return folder
 
 
@@ -68,13 +71,26 @@ def _is_own(folder: Path) -> bool:
 
 
 def _sweep(base: Path) -> None:
-    """Free the memory of jobs whose folders are gone: their records have nowhere to go, and nobody else looks."""
+    """Free the memory of jobs that nobody runs, whose folders are gone since a day: nobody else looks for it."""
     for folder in base.glob("ett-*"):
         with contextlib.suppress(OSError):
-            if _is_own(folder) and not os.path.isdir((folder / _JOB).read_text()):
+            if _is_own(folder) and not os.path.isdir((folder / JOB).read_text()) and not _is_in_use(folder):
                 for name in os.listdir(folder):
                     (folder / name).unlink()
                 folder.rmdir()
+
+
+def _is_in_use(folder: Path) -> bool:
+    """Return whether a drain or a rank holds a lock there, or did a day ago. Raises: OSError."""
+    if time.time() - (folder / JOB).stat().st_mtime < _KEPT_S:
+        return True
+    for path in (folder / JOB, *ring_paths(folder)):
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+    return False
 
 
 def _is_tmpfs(path: Path) -> bool:

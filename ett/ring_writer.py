@@ -18,10 +18,22 @@ from ett.clock import Clock, SystemClock
 from ett.event_line import LineEncoder
 from ett.event_log import ROTATE_BYTES, SYNC_KINDS, Writer
 from ett.process_identity import ProcessIdentity
-from ett.ring import CAPACITY_BYTES, CLOSED, DROPPED, DROPPED_TOLD, HEAD, NEXT_SEQ, SKIPPED, SYNCED, Ring, RingHeader
+from ett.ring import (
+    CAPACITY_BYTES,
+    CLOSED,
+    DROPPED,
+    DROPPED_TOLD,
+    HEAD,
+    NEXT_SEQ,
+    SKIPPED,
+    SYNCED,
+    TAIL,
+    Ring,
+    RingHeader,
+)
 from ett.ring_folder import RING_SUFFIX, WAKE
 
-WAIT_S = 0.03  # for the lock and the disk together: an emit may take 50 ms, and a busy host adds some
+WAIT_S = 0.03  # for the lock, room and the disk together: an emit may take 50 ms, and a busy host adds some
 ASK_INTERVAL_S = 0.0005
 
 
@@ -62,6 +74,9 @@ class RingWriter:
         self._rotate_at = rotate_bytes
         self.dropped = 0  # records that found no room, or whose turn did not come in time
         self._num_skipped = 0  # of these, how many seq has jumped over
+        self._woken_at = (
+            self._stuck_at
+        ) = -1  # where the drain was when it was woken, and when it was waited for in vain
         # For reading, too: a pipe without a reader would raise SIGPIPE here once the supervisor is gone.
         self._wake_fd = os.open(rings / WAKE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -127,17 +142,35 @@ class RingWriter:
         told = fields.get("dropped") if ev == "heartbeat" else None
         line = self._encoder.encode(ev, fields, seq=seq, wall_ns=wall_ns, mono_ns=mono_ns)
         ring = self._ring
-        if not ring.append(line, is_sync=ev in SYNC_KINDS):
+        is_sync = ev in SYNC_KINDS
+        if not ring.append(line, is_sync=is_sync) and not (self._has_room(line) and ring.append(line, is_sync=is_sync)):
             self._drop()
             return None
         ring.words[NEXT_SEQ] = self._seq = seq + 1
         ring.words[SKIPPED] = self._num_skipped = num_dropped
         if told is not None:
             ring.words[DROPPED_TOLD] = told
-        end = ring.words[HEAD]
+        end, tail = ring.words[HEAD], ring.words[TAIL]
+        if end - tail > ring.capacity // 2 and tail != self._woken_at:
+            self._woken_at = tail
+            self._wake()
         if end >= self._rotate_at:
             self._rotate()
         return ring, end
+
+    def _has_room(self, line: bytes) -> bool:
+        """Wait for the drain to make room for a line; but once in vain, not again before it has moved."""
+        words, full_at = self._ring.words, self._ring.words[TAIL]
+        if full_at == self._stuck_at:
+            return False
+        self._wake()
+        until_s = time.monotonic() + self._wait_s
+        while words[HEAD] + len(line) - words[TAIL] > self._ring.capacity:
+            if time.monotonic() >= until_s:
+                self._stuck_at = words[TAIL]
+                return False
+            time.sleep(ASK_INTERVAL_S)
+        return True
 
     def _drop(self) -> Literal[False]:
         with self._count_lock:
@@ -153,6 +186,7 @@ class RingWriter:
         except OSError:
             self._rotate_at += self._capacity  # a longer file is better than none
             return
+        self._woken_at = self._stuck_at = -1
         for word in (DROPPED, DROPPED_TOLD, SKIPPED):
             self._ring.words[word] = full.words[word]
         full.words[DROPPED_TOLD] = full.words[DROPPED]  # the next file tells it

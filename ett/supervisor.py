@@ -225,15 +225,22 @@ class JobSupervisor:
         return lines
 
     def beat(self) -> None:
-        """Write heartbeats when due: one for each live rank, or the supervisor's own between attempts."""
+        """Write heartbeats when due: one for each live rank, or the supervisor's own between attempts.
+
+        They are written beside this thread: it must see a rank's end, and a signal, while the disk is stuck.
+        """
         now_s = time.monotonic()
         if now_s - self._last_beat_s < HEARTBEAT_INTERVAL_S:
             return
         self._last_beat_s = now_s
-        for rank, identity in self._workers.items():
-            if identity.is_alive:
-                self._emit("heartbeat", att=self.attempt, rank=rank, worker_pid=identity.pid)
-        if not self._workers:
+        alive = {rank: identity.pid for rank, identity in self._workers.items() if identity.is_alive}
+        attempt, is_between = self.attempt, not self._workers
+        self._rings.later(lambda: self._write_heartbeats(attempt, alive, is_between))
+
+    def _write_heartbeats(self, attempt: int, pids: Mapping[int, int], is_between: bool) -> None:
+        for rank, pid in pids.items():
+            self._emit("heartbeat", att=attempt, rank=rank, worker_pid=pid)
+        if is_between:
             self._emit("heartbeat", att=0, dropped=self._writer.dropped)
 
     def close(self) -> None:

@@ -122,7 +122,7 @@ def test_a_checked_line_that_is_no_record_is_skipped(body: bytes) -> None:
     assert log.problems.malformed_record == 1
 
 
-def test_what_the_writers_dropped_is_counted_once_a_file() -> None:
+def test_what_the_writers_dropped_is_counted_once_a_process() -> None:
     log = read(lines(beat(0, dropped=2), beat(1, dropped=5)))
     assert log.problems.dropped_records == 5
     assert log.problems.flags() == ["dropped_records"]
@@ -146,3 +146,9 @@ def test_a_rank_is_known_from_its_source() -> None:
     record = build_record({k: v for k, v in beat(0, src="r12").items() if k != "rank"}, "f")
     assert isinstance(record, Record)
     assert record.rank == 12
+
+
+def test_a_later_file_of_a_process_carries_its_count_of_drops_on() -> None:
+    files = [lines(beat(0, dropped=2)), lines(beat(0, dropped=5, mono_ns=900))]
+    log = merge(parse_file(f"1/r0-h-7-b.{number}.jsonl", data) for number, data in enumerate(files))
+    assert log.problems.dropped_records == 5

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from ett.event_log import EventWriter
 from ett.rank_progress import LONGEST_TICK_S, ProgressLog
+from ett.ring_drain import RingDrain
 from ett.tracker import Run, RunIdentity
 
 
@@ -89,3 +91,23 @@ def test_ranks_that_recorded_nothing_or_are_gone_are_left_out(tmp_path: Path) ->
 def test_spans_of_another_writer_that_say_nothing_are_no_progress(tmp_path: Path, log: ProgressLog, run: Run) -> None:
     EventWriter(tmp_path / "events" / "1", "r3", {"job": "j", "att": 1}).emit("span_begin", name=5)
     assert idle_s(log, 102.0) == 2.0
+
+
+def test_a_rank_whose_records_wait_for_a_stuck_disk_goes_on(tmp_path: Path) -> None:
+    drain = RingDrain(tmp_path)
+    drain.start()
+    run = Run(RunIdentity(job="j", attempt=1, job_dir=tmp_path, rank=3, rings=Path(drain.environ["ETT_RING"])))
+    drain.flush()
+    log = ProgressLog(tmp_path / "events" / "1")
+    log.poll(100.0)
+    answer = threading.Event()
+    drain.later(answer.wait)
+    with run.step(samples=1):
+        pass
+    assert idle_s(log, 102.0) == 0.0
+    assert idle_s(log, 103.0) == 1.0  # the same record again is none
+    answer.set()
+    assert drain.flush()
+    assert idle_s(log, 104.0) == 2.0  # nor is it one when it reaches the file
+    run.close()
+    drain.stop()

@@ -141,10 +141,26 @@ def test_a_disk_is_no_place_for_rings(job_dir: Path) -> None:
         make_ring_folder(job_dir, Path("/proc"))
 
 
-def test_the_memory_of_a_job_whose_folder_is_gone_is_freed(job_dir: Path, tmp_path: Path) -> None:
+def rings_of_a_job_that_is_gone(tmp_path: Path) -> Ring:
     gone = tmp_path / "gone"
     gone.mkdir()
-    Ring.create(make_ring_folder(gone) / "1.ring", HEADER, 4096).close()
+    folder = make_ring_folder(gone)
     gone.rmdir()
+    os.utime(folder / "job", (1, 1))
+    return Ring.create(folder / "1.ring", HEADER, 4096)
+
+
+def test_the_memory_of_a_job_whose_folder_is_gone_is_freed(job_dir: Path, tmp_path: Path) -> None:
+    ring = rings_of_a_job_that_is_gone(tmp_path)
+    ring.close()
     make_ring_folder(job_dir)
-    assert not os.path.exists(ring_folder(gone))
+    assert not ring.path.parent.exists()
+
+
+def test_a_ring_that_a_process_writes_to_is_never_freed(job_dir: Path, tmp_path: Path) -> None:
+    ring = rings_of_a_job_that_is_gone(tmp_path)
+    make_ring_folder(job_dir)
+    assert ring.path.exists()
+    ring.close()
+    make_ring_folder(job_dir)
+    assert not ring.path.parent.exists()

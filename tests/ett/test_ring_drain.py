@@ -7,13 +7,14 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ett import ring_drain
-from ett.event_reader import EventLog, read_folder
+from ett.event_reader import EventLog, merge, parse_file, read_folder
 from ett.ring import TAIL, Ring
 from ett.ring_drain import RingDrain, drain_leftovers
 from ett.ring_folder import make_ring_folder, ring_folder, ring_paths
@@ -43,6 +44,12 @@ def writer(job_dir: Path, capacity: int = 1 << 16, rotate_bytes: int = 1 << 30) 
     return RingWriter(folder, job_dir, 1, "r0", COMMON, capacity=capacity, rotate_bytes=rotate_bytes)
 
 
+def in_files(job_dir: Path) -> EventLog:
+    """Return what is on the disk; `read_folder` would read the rings as well."""
+    paths = sorted(job_dir.rglob("*.jsonl"))
+    return merge(parse_file(f"{path.parent.name}/{path.name}", path.read_bytes()) for path in paths)
+
+
 def numbers(log: EventLog) -> list[int]:
     return [record.data["n"] for record in sorted(log.records, key=lambda r: (r.file, r.seq)) if record.ev == "note"]
 
@@ -51,7 +58,7 @@ def test_what_a_rank_emits_is_in_its_file_in_order(job_dir: Path, drain: RingDra
     rank = writer(job_dir)
     assert all(rank.emit("note", n=n) for n in range(100))
     assert drain.flush()
-    log = read_folder(job_dir)
+    log = in_files(job_dir)
     assert numbers(log) == list(range(100))
     assert [record.seq for record in log.records] == list(range(100))
     assert not log.problems.flags()
@@ -62,7 +69,7 @@ def test_a_file_is_named_as_one_that_a_rank_writes_itself(job_dir: Path, drain: 
     rank = writer(job_dir)
     rank.emit("note", n=1)
     drain.flush()
-    (record,) = read_folder(job_dir).records
+    (record,) = in_files(job_dir).records
     assert record.file == f"1/r0-{record.host}-{os.getpid()}-{record.boot[:8]}.jsonl"
     rank.close()
 
@@ -73,7 +80,7 @@ def test_an_ended_ranks_ring_is_taken_away(job_dir: Path, drain: RingDrain) -> N
     rank.close()
     drain.flush()
     assert not ring_paths(ring_folder(job_dir))
-    assert numbers(read_folder(job_dir)) == [1]
+    assert numbers(in_files(job_dir)) == [1]
 
 
 def test_more_than_the_ring_holds_passes_through_it(job_dir: Path, drain: RingDrain) -> None:
@@ -84,7 +91,24 @@ def test_more_than_the_ring_holds_passes_through_it(job_dir: Path, drain: RingDr
             drain.flush()
     rank.close()
     drain.flush()
-    assert numbers(read_folder(job_dir)) == list(range(500))
+    assert numbers(in_files(job_dir)) == list(range(500))
+
+
+def test_a_burst_waits_for_the_drain_rather_than_losing_records(job_dir: Path, drain: RingDrain) -> None:
+    rank = RingWriter(make_ring_folder(job_dir), job_dir, 1, "r0", COMMON, capacity=8192, wait_s=30.0)
+    assert all(rank.emit("note", n=n) for n in range(3000))
+    rank.close()
+    drain.flush()
+    assert numbers(in_files(job_dir)) == list(range(3000))
+
+
+def test_a_full_ring_is_waited_for_once_in_vain_and_no_more(job_dir: Path) -> None:
+    rank = RingWriter(make_ring_folder(job_dir), job_dir, 1, "r0", COMMON, capacity=4096, wait_s=0.2)
+    begin_s = time.monotonic()
+    assert [rank.emit("note", n=n) for n in range(200)].count(False) == rank.dropped > 100
+    assert time.monotonic() - begin_s < 2 * 0.2 + 1.0
+    rank.close()
+    drain_leftovers(job_dir)
 
 
 def test_a_full_ring_drops_and_every_drop_is_counted(job_dir: Path) -> None:
@@ -98,7 +122,7 @@ def test_a_full_ring_drops_and_every_drop_is_counted(job_dir: Path) -> None:
     assert rank.emit("heartbeat", dropped=rank.dropped)
     rank.close()
     assert drain.stop() == 0
-    log = read_folder(job_dir)
+    log = in_files(job_dir)
     assert numbers(log) == [*written, 99]
     assert log.problems.dropped_records == log.problems.lost_records == rank.dropped
 
@@ -108,7 +132,7 @@ def test_a_rank_that_never_told_what_it_dropped_is_told_of(job_dir: Path) -> Non
     written = [n for n in range(50) if rank.emit("note", n=n)]
     rank.close()
     assert drain_leftovers(job_dir) == 0
-    log = read_folder(job_dir)
+    log = in_files(job_dir)
     assert numbers(log) == written
     assert log.problems.dropped_records == log.problems.lost_records == rank.dropped > 0
 
@@ -119,7 +143,7 @@ def test_a_new_file_follows_at_the_limit_and_counts_from_zero(job_dir: Path, dra
         assert rank.emit("note", n=n)
     rank.close()
     drain.flush()
-    log = read_folder(job_dir)
+    log = in_files(job_dir)
     assert sorted(record.data["n"] for record in log.records) == list(range(40))
     assert len({record.file for record in log.records}) > 3
     assert log.problems.lost_records == 0
@@ -141,7 +165,7 @@ def test_a_drain_that_died_before_it_could_mark_writes_the_same_bytes_again(job_
     drain.stop()
     assert list(job_dir.rglob("*.jsonl")) == before
     assert file.read_bytes().startswith(content)
-    log = read_folder(job_dir)
+    log = in_files(job_dir)
     assert numbers(log) == list(range(11))
     assert log.problems.duplicate_record == 0
     ring.close()
@@ -153,7 +177,7 @@ def test_a_process_id_that_comes_round_again_gets_a_file_of_its_own(job_dir: Pat
         rank.emit("note", n=n)
         rank.close()
         drain.flush()
-    assert sorted(record.data["n"] for record in read_folder(job_dir).records) == [0, 1, 2]
+    assert sorted(record.data["n"] for record in in_files(job_dir).records) == [0, 1, 2]
     assert len(list(job_dir.rglob("*.jsonl"))) == 3
 
 
@@ -178,7 +202,7 @@ def test_a_full_disk_keeps_records_in_the_ring_until_there_is_room(
     assert drain.state.num_refused > 0
     file_size_limit(1 << 30)
     assert drain.flush()
-    assert numbers(read_folder(job_dir)) == list(range(20))
+    assert numbers(in_files(job_dir)) == list(range(20))
     rank.close()
     drain.stop()
 
@@ -205,7 +229,7 @@ def test_a_stuck_disk_holds_up_nobody_and_loses_nothing(job_dir: Path, monkeypat
     assert drain.stop(wait_s=0.01) == 1
     answer.set()
     assert drain.stop() == 0
-    log = read_folder(job_dir)
+    log = in_files(job_dir)
     assert [record.ev for record in log.records] == ["note", "ckpt_commit", "note"]
 
 
@@ -221,7 +245,7 @@ def test_a_sync_record_is_on_the_disk_before_its_emit_returns(
     drain.flush()
     assert not synced
     assert rank.emit("ckpt_commit", cursor=1)
-    assert [record.ev for record in read_folder(job_dir).records] == ["note", "ckpt_commit"]
+    assert [record.ev for record in in_files(job_dir).records] == ["note", "ckpt_commit"]
     assert len(synced) == 1
     rank.close()
 
@@ -260,7 +284,7 @@ def test_a_rank_that_closes_every_descriptor_is_not_taken_for_gone(job_dir: Path
     drain.flush()
     assert rank.emit("note", n=1)
     drain.flush()
-    assert numbers(read_folder(job_dir)) == [1]
+    assert numbers(in_files(job_dir)) == [1]
     rank._ring.fd = os.open("/dev/null", os.O_RDONLY)
     rank.close()
 
@@ -281,7 +305,7 @@ def test_an_emit_in_a_signal_handler_that_interrupts_an_emit_is_written_after_it
         assert rank.emit("note", n=1)
     rank.close()
     drain.flush()
-    assert numbers(read_folder(job_dir)) == [1, 2]
+    assert numbers(in_files(job_dir)) == [1, 2]
 
 
 def test_threads_leave_no_gap(job_dir: Path, drain: RingDrain) -> None:
@@ -293,7 +317,7 @@ def test_threads_leave_no_gap(job_dir: Path, drain: RingDrain) -> None:
         thread.join()
     rank.close()
     drain.flush()
-    assert sorted(record.seq for record in read_folder(job_dir).records) == list(range(800))
+    assert sorted(record.seq for record in in_files(job_dir).records) == list(range(800))
 
 
 def test_a_lock_that_another_thread_holds_costs_a_counted_record(job_dir: Path, drain: RingDrain) -> None:
@@ -307,7 +331,7 @@ def test_a_lock_that_another_thread_holds_costs_a_counted_record(job_dir: Path, 
     rank.emit("note", n=2)
     rank.close()
     drain.flush()
-    assert read_folder(job_dir).problems.lost_records == 1
+    assert in_files(job_dir).problems.lost_records == 1
 
 
 def in_rank(text: str, job_dir: Path, drain: RingDrain) -> subprocess.CompletedProcess[str]:
@@ -318,7 +342,7 @@ def in_rank(text: str, job_dir: Path, drain: RingDrain) -> subprocess.CompletedP
 
 
 def kinds(job_dir: Path) -> list[str]:
-    return sorted(record.ev for record in read_folder(job_dir).records)
+    return sorted(record.ev for record in in_files(job_dir).records)
 
 
 def test_a_forked_child_writes_nothing_into_its_parents_ring(job_dir: Path, drain: RingDrain) -> None:
@@ -365,7 +389,7 @@ def test_a_forked_child_that_asks_gets_a_ring_of_its_own(job_dir: Path, drain: R
     )
     assert in_rank(text, job_dir, drain).returncode == 0
     drain.flush()
-    log = read_folder(job_dir)
+    log = in_files(job_dir)
     assert kinds(job_dir) == ["child", "parent", "proc_start", "proc_start"]
     assert len({record.file for record in log.records}) == 2
 
@@ -378,3 +402,49 @@ def test_without_a_usable_ring_a_rank_writes_its_file_itself(job_dir: Path, ring
         [sys.executable, "-c", text], env=os.environ | environ, capture_output=True, text=True, check=True, timeout=60
     )
     assert (done.stdout.strip(), kinds(job_dir)) == ("0", ["note", "proc_start"])
+
+
+def test_a_reader_sees_what_no_file_has_yet(job_dir: Path) -> None:
+    rank = writer(job_dir)
+    (job_dir / "events").mkdir()
+    for n in range(3):
+        rank.emit("note", n=n)
+    assert numbers(read_folder(job_dir)) == [0, 1, 2]
+    assert not list(job_dir.rglob("*.jsonl"))
+    drain = RingDrain(job_dir)
+    drain.start()
+    drain.flush()
+    assert numbers(read_folder(job_dir)) == numbers(in_files(job_dir)) == [0, 1, 2]
+    rank.close()
+    drain.stop()
+
+
+def test_a_reader_completes_a_file_that_the_disk_took_half_of(
+    job_dir: Path, file_size_limit: Callable[[int], None]
+) -> None:
+    rank = writer(job_dir)
+    for n in range(20):
+        rank.emit("note", n=n)
+    drain = RingDrain(job_dir)
+    file_size_limit(1500)
+    drain.start()
+    drain.flush()
+    log, disk = read_folder(job_dir), in_files(job_dir)
+    file_size_limit(1 << 30)
+    rank.close()
+    drain.stop()
+    assert (numbers(log), log.problems.torn_tail, log.problems.duplicate_record) == (list(range(20)), 0, 0)
+    assert (len(disk.records) < 20, disk.problems.torn_tail) == (True, 1)
+
+
+def test_what_may_wait_is_written_beside_the_caller(job_dir: Path) -> None:
+    drain = RingDrain(job_dir)
+    drain.start()
+    begun, go_on = threading.Event(), threading.Event()
+    assert drain.later(lambda: (begun.set(), go_on.wait(timeout=60)))
+    assert begun.wait(timeout=30)
+    assert not drain.later(lambda: None)
+    go_on.set()
+    assert drain.flush()
+    assert drain.later(lambda: None)
+    drain.stop()
