@@ -17,7 +17,7 @@ from ett.accounting import JobAccount, account
 from ett.attribution import attribute
 from ett.collector.book_page import REVISED_BY, BookPage, Labels, read_page
 from ett.collector.job_figures import job_figures
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.event_reader import EventLog, merge, parse_file
 from ett.event_schema import COMPONENTS
 from ett.report import build_report

@@ -23,7 +23,7 @@ from ett.collector.job_moments import Moment
 from ett.collector.own_figures import OwnFigures
 from ett.collector.site_labels import MAX_MODELS, LabelGate, SiteLabels, read_site
 from ett.errors import ConfigError
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.event_schema import COMPONENTS
 from ett.site import Site
 from ett.store import Store, open_store

@@ -448,3 +448,22 @@ def test_what_may_wait_is_written_beside_the_caller(job_dir: Path) -> None:
     assert drain.flush()
     assert drain.later(lambda: None)
     drain.stop()
+
+
+@pytest.mark.slow
+def test_a_compiled_function_that_records_says_each_thing_once(job_dir: Path, drain: RingDrain) -> None:
+    text = (
+        "import torch, ett\n"
+        "run = ett.init()\n"
+        "@torch.compile(backend='eager')\n"
+        "def train(x):\n"
+        "    with run.step(samples=1):\n"
+        "        y = x * 2\n"
+        "    run.emit('note', n=1)\n"
+        "    return y + 1\n"
+        "assert train(torch.ones(2)).tolist() == train(torch.ones(2)).tolist() == [3, 3]\n"
+    )
+    done = in_rank(text, job_dir, drain)
+    assert done.returncode == 0, done.stderr
+    drain.flush()
+    assert kinds(job_dir) == ["note", "note", "proc_start", "step", "step", "step_begin"]

@@ -13,7 +13,7 @@ import pytest
 
 from ett.accounting import account
 from ett.cli import run
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.event_reader import read_folder
 from ett.store import open_store
 from ett.store.export_trace import trace_of
