@@ -39,8 +39,8 @@ class FolderIngest:
     notes: tuple[str, ...] = ()
 
 
-def ingest_folder(store: Store, job: str, path: Path) -> FolderIngest:
-    """Take what is new under `path`, a job's folder or its events/ folder, and sum the job up.
+def ingest_folder(store: Store, job: str, path: Path, *, sum_up: bool = True) -> FolderIngest:
+    """Take what is new under `path`, a job's folder or its events/ folder, and sum the job up unless told not to.
 
     Raises: NotFound: there is no such folder. Conflict, Unreachable, AccessDenied: what was read before is stored.
     """
@@ -51,7 +51,8 @@ def ingest_folder(store: Store, job: str, path: Path) -> FolderIngest:
         total = _ingest_file(store, total, f"{file.parent.name}/{file.name}", file)
     folder = JobFolder(path)
     _keep_texts(store, job, shared_launch(read_json(folder.launch_file)), read_json(folder.recipe_file))
-    store.sum_up_if_stale(job)
+    if sum_up:
+        store.sum_up_if_stale(job)
     return total
 
 

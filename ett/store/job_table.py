@@ -84,7 +84,7 @@ class JobTable:
 
     def keep(self, row: JobRow, account: JobAccount | None, generation: int) -> None:
         """Keep a summary of that generation. A reader's summary is not worth waiting for a writer: it is left out."""
-        values = _summary_values(row)
+        values = summary_values(row)
         names = ", ".join(f"{name} = ?" for name in values)
         try:
             with self._database.writing(wait_s=0.2):
@@ -159,7 +159,8 @@ def _sort_key(row: JobRow, sort: str) -> tuple[int, str]:
     return getattr(row, SORTS[sort]), row.job
 
 
-def _summary_values(row: JobRow) -> dict[str, object]:
+def summary_values(row: JobRow) -> dict[str, object]:
+    """Return what the job table keeps of a row, by column."""
     names: tuple[str, ...] = ("as_of_ns", "team", "owner", "model", "state", "window_state", "attempts", "ranks")
     names += ("started_ns", "ended_ns", "total_ns", "lost_ns", "ett_ppm")
     return {name: getattr(row, name) for name in names} | {f"{name}_ns": row.ns[name] for name in COMPONENTS}
