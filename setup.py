@@ -6,6 +6,7 @@ from pybind11.setup_helpers import Pybind11Extension
 from setuptools import setup
 
 EXTENSIONS = {
+    "ett._accounting": "ett/_accounting.cpp",
     "ett._event_parser": "ett/_event_parser.cpp",
     "ett.hooks._around": "ett/hooks/_around.cpp",
     "ett.trainer.data._criteo": "trainer/data/_criteo.cpp",
@@ -14,7 +15,13 @@ EXTENSIONS = {
 
 setup(
     ext_modules=[
-        Pybind11Extension(name, [source], cxx_std=17, extra_compile_args=["-O3"])
+        Pybind11Extension(
+            name,
+            [source],
+            cxx_std=17,
+            extra_compile_args=["-O3"],
+            depends=[str(header) for header in Path(source).parent.glob("_*.hpp")],
+        )
         for name, source in EXTENSIONS.items()
         if Path(source).exists()
     ]

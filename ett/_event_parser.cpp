@@ -1,7 +1,7 @@
-// Event log bytes -> lines with checked crc32, and the step records among them as columns. No Python object is touched
-// while the bytes are read, so the GIL is released. Whatever is not a plain step record in canonical form (keys in
-// ascending order, integers, short plain strings) is handed back as a byte range for json: this file decides nothing
-// that ett/event_reader.py, the reference, would decide differently.
+// Event log bytes -> lines with checked crc32, and the plain records among them as columns: steps, and what else a log
+// has many of. No Python object is touched while the bytes are read, so the GIL is released. Whatever is not a plain
+// record in canonical form (keys in ascending order, integers, short plain strings) is handed back as a byte range for
+// json: this file decides nothing that ett/event_reader.py, the reference, would decide differently.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -14,20 +14,16 @@
 #include <unordered_map>
 #include <vector>
 
+#include "_plain_record.hpp"
+
 namespace py = pybind11;
 
 namespace {
 
 constexpr size_t kTail = 9;  // a tab and eight hexadecimal digits
-enum Kind : uint8_t { kOther = 0, kStep = 1, kBadChecksum = 2 };
+enum Kind : uint8_t { kOther = 0, kPlain = 1, kBadChecksum = 2 };
 
-// The fields of a plain step record: a column each, in the order in which canonical JSON has them.
-constexpr std::array<std::string_view, 21> kColumns = {
-    "att", "b_mono", "boot", "c0",      "c1",  "committed", "e_mono", "ev", "gen",     "host", "job",
-    "mono_ns", "pid", "rank", "samples", "seq", "src",       "step",   "v",  "wall_ns", "world"};
-constexpr size_t kNumColumns = kColumns.size();
-constexpr bool is_text_column(size_t i) { return i == 2 || i == 7 || i == 9 || i == 10 || i == 16; }
-constexpr size_t kCommitted = 5, kEv = 7;
+using namespace ett;
 
 struct Crc {
   std::array<std::array<uint32_t, 256>, 8> table;
@@ -117,7 +113,7 @@ class Parser {
  public:
   std::vector<uint8_t> kinds;
   std::vector<int64_t> ends;  // of each line, its LF left out; a line begins one after the end of the one before
-  std::vector<int64_t> steps;  // kNumColumns a step, then the bits of the columns that it has
+  std::vector<int64_t> rows;  // of each plain record kNumColumns, then the bits of the columns that it has
   std::vector<std::string> texts;
   bool has_unended_line = false;
 
@@ -141,15 +137,15 @@ class Parser {
   uint8_t line(const char* data, size_t size) {
     if (!has_checksum(data, size)) return kBadChecksum;
     const size_t body = size - kTail;
-    const size_t before = steps.size();
-    if (step(data, data + body)) return kStep;
-    steps.resize(before);
+    const size_t before = rows.size();
+    if (plain(data, data + body)) return kPlain;
+    rows.resize(before);
     return kOther;
   }
 
-  bool step(const char* begin, const char* end) {
-    const size_t row = steps.size();
-    steps.resize(row + kNumColumns + 1);
+  bool plain(const char* begin, const char* end) {
+    const size_t row = rows.size();
+    rows.resize(row + kNumColumns + 1);
     int64_t present = 0;
     size_t column = 0;  // keys come in ascending order, so the search for the next one goes on from here
     Scanner scan(begin, end);
@@ -159,13 +155,19 @@ class Parser {
       Value value;
       if (!scan.text(key) || !scan.take(':')) return false;
       while (column < kNumColumns && kColumns[column] != key) ++column;
-      if (column == kNumColumns || !scan.value(value, column == kCommitted)) return false;
-      if (value.is_text != is_text_column(column) || (column == kEv && value.text != "step")) return false;
-      steps[row + column] = value.is_text ? text_id(value.text, column) : value.number;
+      if (column == kNumColumns || !scan.value(value, is_bool_column(column))) return false;
+      if (value.is_text != is_text_column(column) || (column == kEv && !is_plain_kind(value.text))) return false;
+      rows[row + column] = value.is_text ? text_id(value.text, column) : value.number;
       present |= int64_t{1} << column++;
     } while (scan.take(','));
-    steps[row + kNumColumns] = present;
+    rows[row + kNumColumns] = present;
     return scan.take('}') && scan.at_end() && (present >> kEv & 1);
+  }
+
+  static bool is_plain_kind(std::string_view ev) {
+    for (const auto kind : kPlainKinds)
+      if (kind == ev) return true;
+    return false;
   }
 
   int64_t text_id(std::string_view text, size_t column) {
@@ -199,15 +201,15 @@ py::tuple parse(const py::bytes& data) {
   py::list texts;
   for (const auto& text : parser.texts) texts.append(text);
   return py::make_tuple(as_array(std::move(parser.kinds), 1), as_array(std::move(parser.ends), 1),
-                        as_array(std::move(parser.steps), kNumColumns + 1), texts, parser.has_unended_line);
+                        as_array(std::move(parser.rows), kNumColumns + 1), texts, parser.has_unended_line);
 }
 
 }  // namespace
 
 PYBIND11_MODULE(_event_parser, m) {
-  m.doc() = "Checked lines of an event log, step records as columns; see ett/event_columns.py.";
+  m.doc() = "Checked lines of an event log, plain records as columns; see ett/event_columns.py.";
   m.def("parse", &parse, py::arg("data"),
-        "Return (kinds uint8 [lines], ends int64 [lines], steps int64 [steps, columns + 1], texts, has_unended_line).");
+        "Return (kinds uint8 [lines], ends int64 [lines], rows int64 [plain records, columns + 1], texts, has_unended_line).");
   py::list columns, text_columns;
   for (size_t i = 0; i < kNumColumns; ++i) {
     columns.append(py::str(kColumns[i].data(), kColumns[i].size()));
@@ -216,6 +218,6 @@ PYBIND11_MODULE(_event_parser, m) {
   m.attr("COLUMNS") = columns;
   m.attr("TEXT_COLUMNS") = text_columns;
   m.attr("OTHER") = static_cast<int>(kOther);
-  m.attr("STEP") = static_cast<int>(kStep);
+  m.attr("PLAIN") = static_cast<int>(kPlain);
   m.attr("BAD_CHECKSUM") = static_cast<int>(kBadChecksum);
 }

@@ -5,17 +5,20 @@ Integers in nanoseconds throughout; the pieces cover the job's window without ga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from ett.attempt_timeline import AttemptTimeline, attempt_timeline
 from ett.clock_alignment import ClockAlignment, Timed, ordered
+from ett.column_pieces import Part, clipped, joined, reclassified, unsaved
+from ett.column_view import ColumnView
 from ett.commits import Commits, find_commits
-from ett.event_reader import EventLog, LogProblems
+from ett.event_reader import EventLog
 from ett.event_schema import Record, is_number
 from ett.interruptions import Interruption, find_interruptions
 from ett.job_window import AccountingPolicy, Attempt, JobWindow, attempts_of, job_window
+from ett.log_problems import LogProblems
 from ett.rank_timeline import Piece
 from ett.step_credit import Cursor
 
@@ -34,9 +37,9 @@ class JobAccount:
 
     job: str
     window: JobWindow
-    pieces: tuple[Piece, ...]
-    at_risk: tuple[Piece, ...]
-    at_risk_remote: tuple[Piece, ...]
+    pieces: Sequence[Piece]
+    at_risk: Sequence[Piece]
+    at_risk_remote: Sequence[Piece]
     timelines: tuple[AttemptTimeline, ...]
     interruptions: tuple[Interruption, ...]
     exclusions: tuple[tuple[int, int], ...]
@@ -54,26 +57,48 @@ def account(
         as_of_ns: now, or the normalised instant that is asked about.
         cut_at_as_of: records after `as_of_ns` are not there yet. False: as_of only tells how old the last record is.
     """
-    timed, clocks = ordered(log.records, as_of_ns if cut_at_as_of else None)
+    cut_ns = as_of_ns if cut_at_as_of else None
+    if log.columns is not None:
+        view = ColumnView(log.columns, cut_ns)
+        if view.is_exact:
+            try:
+                return _account(log, (view.timed, view.clocks), view.attempt_timeline, as_of_ns, policy)
+            except OverflowError:
+                pass  # a cursor beyond what columns hold: integers of Python have no limit
+    return _account(log, ordered(log.records, cut_ns), attempt_timeline, as_of_ns, policy)
+
+
+def _account(
+    log: EventLog,
+    outline: tuple[Sequence[Timed], ClockAlignment],
+    sweep: Callable[[Attempt, Cursor, AccountingPolicy], AttemptTimeline],
+    as_of_ns: int,
+    policy: AccountingPolicy,
+) -> JobAccount | None:
+    timed, clocks = outline
     if not timed:
         return None
     window = job_window(timed, max(as_of_ns, timed[-1].time_ns), policy)
     timelines: list[AttemptTimeline] = []
     high: Cursor = float("-inf")
     for attempt in attempts_of(timed, window):
-        timelines.append(attempt_timeline(attempt, high, policy))
+        timelines.append(sweep(attempt, high, policy))
         high = timelines[-1].high
     pieces = _cover(window, timelines)
     commits = find_commits(timed, {t.attempt.number: t.unknown for t in timelines})
     kept = _kept_cursor(window, timelines, commits)
-    settled = pieces if kept is None else _reclassified(pieces, kept)
-    remote = [] if window.is_terminal else _reclassified(pieces, commits.highest_remote)
+    at_risk: Sequence[Piece] = ()
+    remote: Sequence[Piece] = ()
+    if not window.is_terminal:
+        at_risk, remote = unsaved(pieces, commits.highest), unsaved(pieces, commits.highest_remote)
+    elif kept is not None:
+        pieces = reclassified(pieces, kept)
     return JobAccount(
         job=next((item.record.job for item in timed if item.record.job), ""),
         window=window,
-        pieces=tuple(settled if window.is_terminal else pieces),
-        at_risk=() if window.is_terminal else _unsaved(settled),
-        at_risk_remote=_unsaved(remote),
+        pieces=pieces,
+        at_risk=at_risk,
+        at_risk_remote=remote,
         timelines=tuple(timelines),
         interruptions=tuple(find_interruptions(timelines, window)),
         exclusions=tuple(_exclusions(timed)),
@@ -90,46 +115,20 @@ def _kept_cursor(window: JobWindow, timelines: Sequence[AttemptTimeline], commit
     return commits.highest
 
 
-def _reclassified(pieces: Sequence[Piece], kept: Cursor) -> list[Piece]:
-    """R14: effective time whose data lies above `kept` is unsaved; a step that straddles it pro-rata, kept first."""
-    found: list[Piece] = []
-    for piece in pieces:
-        if piece.component != "effective" or piece.step is None:
-            found.append(piece)
-            continue
-        lost_from_ns = min(max(piece.step.time_at(kept), piece.begin_ns), piece.end_ns)
-        if lost_from_ns == piece.end_ns:
-            found.append(piece)
-            continue
-        if lost_from_ns > piece.begin_ns:
-            found.append(piece._replace(end_ns=lost_from_ns))
-        found.append(piece._replace(begin_ns=lost_from_ns, component="wasted", reason="unsaved_tail", rule="R14"))
-    return found
-
-
-def _unsaved(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    return tuple(piece for piece in pieces if piece.reason == "unsaved_tail")
-
-
-def _cover(window: JobWindow, timelines: Sequence[AttemptTimeline]) -> list[Piece]:
+def _cover(window: JobWindow, timelines: Sequence[AttemptTimeline]) -> Sequence[Piece]:
     """R3, R4: attempts' own pieces, and scheduling or provision wherever no attempt is alive; clipped to the window."""
     started = [t for t in timelines if t.pieces]
     started.sort(key=lambda t: t.pieces[0].begin_ns)
     attempts = [t.attempt for t in timelines]
-    found: list[Piece] = []
+    parts: list[Part] = []
     now, last = window.start_ns, None
     for timeline in started:
         begin_ns, end_ns = timeline.pieces[0].begin_ns, timeline.pieces[-1].end_ns
-        found += _gap(now, min(begin_ns, window.end_ns), last, attempts, window.submitted)
-        for piece in timeline.pieces:
-            if now <= piece.begin_ns and piece.end_ns <= window.end_ns:
-                found.append(piece)
-                continue
-            clipped = (max(piece.begin_ns, now), min(piece.end_ns, window.end_ns))
-            if clipped[0] < clipped[1]:
-                found.append(piece._replace(begin_ns=clipped[0], end_ns=clipped[1]))
+        parts.append(_gap(now, min(begin_ns, window.end_ns), last, attempts, window.submitted))
+        parts += clipped(timeline.pieces, now, window.end_ns)
         now, last = max(now, end_ns), timeline.attempt
-    return found + _gap(now, window.end_ns, last, attempts, window.submitted)
+    parts.append(_gap(now, window.end_ns, last, attempts, window.submitted))
+    return joined(parts)
 
 
 def _gap(
@@ -184,9 +183,9 @@ def _flags(
         flags.add("inferred_start")
     if any(t.attempt.is_inferred_end for t in timelines):
         flags.add("inferred_end")
-    if any(s.is_recovered and s.is_complete for t in timelines for s in t.steps):
+    if any(t.has_recovered_step for t in timelines):
         flags.add("recovered_step")
-    if any(s.doubt is not None and s.is_complete for t in timelines for s in t.steps):
+    if any(t.has_doubted_step for t in timelines):
         flags.add("cursor_unknown")
     if any(s.record.data.get("samples_inferred") for t in timelines for s in t.steps):
         flags.add("samples_inferred")

@@ -66,11 +66,12 @@ def ordered(records: Sequence[Record], as_of_ns: int | None) -> tuple[list[Timed
         if len(timed) == len(kept):
             break
         kept = [item.record for item in timed]
-    timed.sort(key=_order)
+    timed.sort(key=order)
     return timed, clocks
 
 
-def _order(item: Timed) -> tuple[object, ...]:
+def order(item: Timed) -> tuple[object, ...]:
+    """Sort key of records: by normalised time, never by arrival."""
     record = item.record
     return (item.time_ns, record.src, record.seq, record.host, record.boot, record.pid, record.att, record.ev)
 

@@ -1,10 +1,12 @@
-"""The native parser of event logs: checked lines, and the plain step records among them as columns of integers.
+"""The native parser of event logs: checked lines, and the plain records among them as columns of integers.
 
-Steps are almost all of a log. A line that is not a plain step record in canonical form is left to json.
+Steps are almost all of a log; spans and heartbeats are most of the rest. A line that is not a plain record in canonical
+form is left to json.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise, repeat
@@ -17,50 +19,62 @@ try:
 except ImportError:  # not built: a source tree without a compiler
     _native = None
 
+if not hasattr(_native, "PLAIN"):  # built from an older source
+    _native = None
 NATIVE: Any = _native
-OTHER, STEP = 0, 1  # kinds of lines; 2: a bad checksum
+TAIL = 9  # bytes after a line's JSON: a tab and eight hexadecimal digits
+OTHER, PLAIN, BAD_CHECKSUM = 0, 1, 2  # kinds of lines
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckedLines:
     """Lines of a file, each with its kind and where it ends, its LF left out.
 
-    `steps` has a row for each line of kind STEP, in order: the columns of `_event_parser.COLUMNS` as int64 (texts by
+    `rows` has a row for each line of kind PLAIN, in order: the columns of `_event_parser.COLUMNS` as int64 (texts by
     their place in `texts`), then the bits of the columns that the record has.
     """
 
     kinds: bytes
-    ends: list[int]
-    steps: Any
+    ends: Any
+    rows: Any
     texts: list[str]
     has_unended_line: bool
 
 
+def fields_of(body: bytes) -> object:
+    """Return what the JSON of a line says; None where it is none."""
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
+
+
 def parse_lines(data: bytes) -> CheckedLines:
     """Return the lines of a file; holds no GIL while it reads. Only where `NATIVE` is there."""
-    kinds, ends, steps, texts, has_unended_line = NATIVE.parse(data)
-    return CheckedLines(
-        kinds=kinds.tobytes(), ends=ends.tolist(), steps=steps, texts=texts, has_unended_line=has_unended_line
-    )
+    kinds, ends, rows, texts, has_unended_line = NATIVE.parse(data)
+    return CheckedLines(kinds=kinds.tobytes(), ends=ends, rows=rows, texts=texts, has_unended_line=has_unended_line)
 
 
-def step_records(lines: CheckedLines, file: str) -> Iterator[Record | None]:
-    """Yield what `build_record` gives for each step line: None where a field that a rule needs is missing.
+def plain_records(lines: CheckedLines, file: str) -> Iterator[Record | None]:
+    """Yield what `build_record` gives for each plain line: None where a field that a rule needs is missing.
 
     Raises: CorruptState: a record is of another schema version.
     """
-    present = lines.steps[:, -1]
-    changes = [0, *((present[1:] != present[:-1]).nonzero()[0] + 1).tolist(), len(present)]
+    layout = lines.rows[:, (INDEX["ev"], -1)]
+    changes = [0, *((layout[1:] != layout[:-1]).any(axis=1).nonzero()[0] + 1).tolist(), len(layout)]
     for begin, end in pairwise(changes):
         for start in range(begin, end, _ROWS_AT_ONCE):
-            rows = lines.steps[start : min(end, start + _ROWS_AT_ONCE)]
-            yield from _records_of_equal_layout(rows, int(present[begin]), lines.texts, file)
+            rows = lines.rows[start : min(end, start + _ROWS_AT_ONCE)]
+            yield from _records_of_equal_layout(rows, lines.texts, file)
 
 
 _ROWS_AT_ONCE = 65_536  # bounds the Python integers that live at once
+INDEX: dict[str, int] = {} if _native is None else {name: index for index, name in enumerate(_native.COLUMNS)}
+_BOOLEANS = frozenset({"blocking", "committed"})
 
 
-def _records_of_equal_layout(rows: Any, present: int, texts: list[str], file: str) -> Iterator[Record | None]:
+def _records_of_equal_layout(rows: Any, texts: list[str], file: str) -> Iterator[Record | None]:
+    ev, present = texts[int(rows[0, INDEX["ev"]])], int(rows[0, -1])
     has = {name: index for index, name in enumerate(NATIVE.COLUMNS) if present >> index & 1}
 
     def column(name: str) -> list[int]:
@@ -69,11 +83,16 @@ def _records_of_equal_layout(rows: Any, present: int, texts: list[str], file: st
     def text(name: str) -> list[str]:
         return [texts[index] for index in column(name)] if name in has else [""] * len(rows)
 
+    def values(name: str) -> list[Any]:
+        if name == "name":
+            return text(name)
+        return [value == 1 for value in column(name)] if name in _BOOLEANS else column(name)
+
     if "v" not in has:
         check_version(None, file)
     for version in set(column("v")):
         check_version(version, file)
-    if not {"src", "seq", "wall_ns", "mono_ns"} <= has.keys() or not has_fields_of_kind("step", has):
+    if not {"src", "seq", "wall_ns", "mono_ns"} <= has.keys() or not has_fields_of_kind(ev, has):
         yield from [None] * len(rows)
         return
     sources = text("src")
@@ -81,6 +100,6 @@ def _records_of_equal_layout(rows: Any, present: int, texts: list[str], file: st
     common = (column("att"), column("gen"), sources, ranks, text("host"), text("boot"), column("pid"))
     clock = (column("seq"), column("wall_ns"), column("mono_ns"))
     names = [name for name in has if name not in COMMON_FIELDS]
-    values = [[v == 1 for v in column(name)] if name == "committed" else column(name) for name in names]
-    data = (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
-    yield from map(Record, repeat("step"), text("job"), *common, *clock, repeat(file), data)
+    rows_of_values = zip(*map(values, names), strict=True) if names else repeat((), len(rows))
+    data = (dict(zip(names, row, strict=True)) for row in rows_of_values)
+    yield from map(Record, repeat(ev), text("job"), *common, *clock, repeat(file), data)

@@ -5,54 +5,52 @@ Reading never depends on the order of files or lines, and reading a copy of a fi
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ett import event_columns
 from ett.errors import NotFound
+from ett.event_columns import TAIL, fields_of
 from ett.event_schema import Record, build_record, check_version
-from ett.ring_tail import waiting_tails
+from ett.log_columns import NATIVE, LogColumns, file_pieces, read_columns
+from ett.log_problems import LogProblems
+from ett.ring_tail import Tail, waiting_tails
 
-_TAIL = 9  # a tab and eight hexadecimal digits
-
-
-@dataclass(kw_only=True, slots=True)
-class LogProblems:
-    """What a log lacks, by count; the names are the report's flags."""
-
-    torn_tail: int = 0
-    corrupt_record: int = 0
-    malformed_record: int = 0
-    lost_records: int = 0
-    duplicate_record: int = 0
-    dropped_records: int = 0  # what the writers themselves say that they could not write
-
-    def flags(self) -> list[str]:
-        """Names of what was lost; a duplicate loses nothing and is no flag."""
-        return [name for name in _LOSSES if getattr(self, name)]
-
-    def warnings(self) -> list[str]:
-        return [text.format(n=getattr(self, name)) for name, text in _LOSSES.items() if getattr(self, name)]
+NamedPieces = tuple[str, Callable[[], Iterable[bytes]]]
 
 
-_LOSSES = {
-    "torn_tail": "{n} file(s) end in a torn line, which was dropped",
-    "corrupt_record": "{n} corrupt record(s) skipped: the checksum does not match",
-    "malformed_record": "{n} malformed record(s) skipped: a field that a rule needs is missing or of another type",
-    "lost_records": "{n} record(s) lost: their sequence numbers are missing",
-    "dropped_records": "{n} record(s) dropped by their writer, which could not write them in time",
-}
-
-
-@dataclass(kw_only=True, slots=True)
 class EventLog:
-    """Records of one job in no particular order, and what was wrong with the files."""
+    """Records of one job in no particular order, and what was wrong with the files.
 
-    records: list[Record] = field(default_factory=list)
-    problems: LogProblems = field(default_factory=LogProblems)
+    A log that was read into columns makes its records when they are first asked for.
+    """
+
+    def __init__(
+        self,
+        records: list[Record] | None = None,
+        problems: LogProblems | None = None,
+        *,
+        columns: LogColumns | None = None,
+    ) -> None:
+        self._records = [] if records is None and columns is None else records
+        self._problems = problems
+        self.columns = columns
+
+    @property
+    def records(self) -> list[Record]:
+        if self._records is None:
+            assert self.columns is not None, "a log has records or columns"
+            self._records = list(self.columns.records())
+        return self._records
+
+    @property
+    def problems(self) -> LogProblems:
+        if self._problems is None:
+            self._problems = LogProblems() if self.columns is None else self.columns.problems()
+        return self._problems
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,20 +92,20 @@ def parse_file_in_python(name: str, data: bytes) -> ParsedFile:
         if body is None:
             _add_bad_checksum(parsed, is_last=index == len(lines) - 1)
         else:
-            _add(parsed, _fields(body), name)
+            _add(parsed, fields_of(body), name)
     return parsed
 
 
 def _parse_file_natively(name: str, data: bytes) -> ParsedFile:
     lines = event_columns.parse_lines(data)
     parsed = ParsedFile(records=[], is_torn=lines.has_unended_line, num_corrupt=0, num_malformed=0)
-    steps = event_columns.step_records(lines, name)
+    plain = event_columns.plain_records(lines, name)
     begin = 0
-    for index, (kind, end) in enumerate(zip(lines.kinds, lines.ends, strict=True)):
-        if kind == event_columns.STEP:
-            _append(parsed, next(steps))
+    for index, (kind, end) in enumerate(zip(lines.kinds, lines.ends.tolist(), strict=True)):
+        if kind == event_columns.PLAIN:
+            _append(parsed, next(plain))
         elif kind == event_columns.OTHER:
-            _add(parsed, _fields(data[begin : end - _TAIL]), name)
+            _add(parsed, fields_of(data[begin : end - TAIL]), name)
         else:
             _add_bad_checksum(parsed, is_last=index == len(lines.kinds) - 1)
         begin = end + 1
@@ -182,17 +180,40 @@ def read_folder(path: Path) -> EventLog:
         CorruptState: a record is of a schema version that this reader does not know.
     """
     tails = dict(waiting_tails(path))  # before the files: a line may move from its ring to its file meanwhile
-    files = {f"{file.parent.name}/{file.name}": file for file in event_files(path)}
-    parsed = []
-    for name, file in files.items():
-        content = file.read_bytes()
-        parsed.append(parse_file(name, tails.pop(name).complete(content) if name in tails else content))
-    return merge([*parsed, *(parse_file(name, tail.complete(b"")) for name, tail in tails.items())])
+    files: list[NamedPieces] = []
+    for file in event_files(path):
+        name = f"{file.parent.name}/{file.name}"
+        files.append((name, partial(_completed, file, tails.pop(name, None))))
+    return read_files([*files, *((name, partial(_completed, None, tail)) for name, tail in tails.items())])
+
+
+def read_files(files: Sequence[NamedPieces]) -> EventLog:
+    """Return the log of files given as (name, what opens it: its bytes in pieces cut anywhere), each record once.
+
+    Columns where they can hold the log exactly; else it is read once more, into records.
+
+    Raises: CorruptState: a record is of a schema version that this reader does not know.
+    """
+    if NATIVE is not None and event_columns.NATIVE is not None:
+        columns = read_columns((name, pieces()) for name, pieces in files)
+        if columns.is_exact:
+            return EventLog(columns=columns)
+    return merge(parse_file(name, b"".join(pieces())) for name, pieces in files)
+
+
+def _completed(path: Path | None, tail: Tail | None) -> Iterator[bytes]:
+    """Yield a file's bytes, then what of `tail` it lacks."""
+    size = 0
+    for piece in () if path is None else file_pieces(path):
+        size += len(piece)
+        yield piece
+    if tail is not None and size >= tail.offset:
+        yield tail.lines[size - tail.offset :]
 
 
 def _checked_body(line: bytes) -> bytes | None:
-    body = line[:-_TAIL]
-    return body if line[-_TAIL:] == b"\t%08x" % zlib.crc32(body) else None
+    body = line[:-TAIL]
+    return body if line[-TAIL:] == b"\t%08x" % zlib.crc32(body) else None
 
 
 def _add_bad_checksum(parsed: ParsedFile, *, is_last: bool) -> None:
@@ -200,13 +221,6 @@ def _add_bad_checksum(parsed: ParsedFile, *, is_last: bool) -> None:
         parsed.is_torn = True
     else:
         parsed.num_corrupt += 1
-
-
-def _fields(body: bytes) -> object:
-    try:
-        return json.loads(body)
-    except ValueError:
-        return None
 
 
 def _add(parsed: ParsedFile, fields: object, name: str) -> None:

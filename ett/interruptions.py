@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -42,15 +41,12 @@ def find_interruptions(timelines: Sequence[AttemptTimeline], window: JobWindow) 
 
 def _inprocess_restarts(timeline: AttemptTimeline) -> list[Interruption]:
     """The faults before one and the same next step are one; faults without a later step belong to the attempt's end."""
-    begins = sorted(step.begin_ns for step in timeline.steps)
+    following = timeline.first_begins([time_ns for time_ns, _ in timeline.faults])
     found: dict[int, Interruption] = {}
-    for time_ns, record in timeline.faults:
-        following = bisect_left(begins, time_ns)
-        if following < len(begins) and begins[following] not in found:
+    for (time_ns, record), begin_ns in zip(timeline.faults, following, strict=True):
+        if begin_ns is not None and begin_ns not in found:
             cause = _class(record)
-            found[begins[following]] = Interruption(
-                kind="inprocess", time_ns=time_ns, failure_class=cause, record=record
-            )
+            found[begin_ns] = Interruption(kind="inprocess", time_ns=time_ns, failure_class=cause, record=record)
     return list(found.values())
 
 
@@ -74,19 +70,13 @@ def _resizes(timelines: Sequence[AttemptTimeline]) -> list[Interruption]:
         if timeline.attempt.start_ns is None:
             continue
         sizes = [(timeline.attempt.start_ns, timeline.attempt.world, None)]
-        for time_ns, size, record in chain(sizes, _step_worlds(timeline)):
+        for time_ns, size, record in chain(sizes, timeline.step_worlds()):
             if size is None or size == world:
                 continue
             if world is not None:
                 found.append(Interruption(kind="resize", time_ns=time_ns, record=record))
             world = size
     return found
-
-
-def _step_worlds(timeline: AttemptTimeline) -> Iterator[tuple[int, object, Record | None]]:
-    for step in timeline.steps:
-        if not step.is_open:
-            yield step.begin_ns, step.record.data.get("world"), step.record
 
 
 def _class(record: Record | None) -> FailureClass:

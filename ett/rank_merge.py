@@ -18,6 +18,7 @@ _WEAKNESS = {component: index for index, component in enumerate(PRECEDENCE)}
 class Generation(NamedTuple):
     """One world within an attempt, in [begin_ns, end_ns): who left evidence, and who of them wrote steps."""
 
+    gen: int
     begin_ns: int
     end_ns: int
     ranks: frozenset[int]
@@ -45,7 +46,7 @@ def generations(
         begin_ns = start_ns if gen == min(begins or evidence) else max(start_ns, begins.get(gen, start_ns))
         if begin_ns < until:
             members, writers = frozenset(evidence[gen]), frozenset(steppers.get(gen, ()))
-            found.append(Generation(begin_ns, until, members, writers))
+            found.append(Generation(gen, begin_ns, until, members, writers))
             until = begin_ns
     return found[::-1]
 
@@ -74,8 +75,10 @@ def _merge_world(pieces: Mapping[int, Sequence[Piece]], world: Generation) -> li
 
 
 def _weakest(counting: Sequence[Piece]) -> list[Piece]:
+    """A piece that goes on while others begin and end stays one piece."""
     running: list[tuple[int, int, int, Piece]] = []
     found: list[Piece] = []
+    goes_on = -1  # the place in `counting` of the piece that was found last
     upcoming = 0
     while upcoming < len(counting) or running:
         now = counting[upcoming].begin_ns if not running else found[-1].end_ns
@@ -90,5 +93,9 @@ def _weakest(counting: Sequence[Piece]) -> list[Piece]:
         until = running[0][3].end_ns
         if upcoming < len(counting):
             until = min(until, counting[upcoming].begin_ns)
-        found.append(running[0][3]._replace(begin_ns=now, end_ns=until))
+        if running[0][2] == goes_on and found[-1].end_ns == now:
+            found[-1] = found[-1]._replace(end_ns=until)
+        else:
+            found.append(running[0][3]._replace(begin_ns=now, end_ns=until))
+        goes_on = running[0][2]
     return found

@@ -121,12 +121,12 @@ def _span_pieces(view: RankView, span: Span, begin_ns: int, end_ns: int) -> list
             component = span.known_component
         else:
             component = "wasted" if _is_after(b, view.first_step_ns) else "initialization"
-        rule = _span_rule(component, is_ended=_is_after(b, view.train_end_ns), was_closed=span.was_closed)
+        rule = span_rule(component, is_ended=_is_after(b, view.train_end_ns), was_closed=span.was_closed)
         pieces.append(Piece(b, e, component, span.name, rule, view.rank, None, span.record, True))
     return pieces
 
 
-def _span_rule(component: Component, *, is_ended: bool, was_closed: bool) -> str:
+def span_rule(component: Component, *, is_ended: bool, was_closed: bool) -> str:
     if is_ended:
         return "R12"
     if not was_closed:
@@ -182,14 +182,27 @@ def _uncovered_pieces(view: RankView, begin_ns: int, end_ns: int) -> list[Piece]
 
 
 def _latest_evidence(view: RankView, time_ns: int) -> Record | None:
-    """The last thing that is known of the rank at an instant in which nothing runs: why it is charged as it is."""
-    found = [(view.start_ns, view.started)]
-    if following := bisect_right(view.begins, time_ns):
-        found.append((view.begins[following - 1], view.steps[following - 1].record))
-    if fault := bisect_right(view.faults, time_ns):
-        found.append((view.faults[fault - 1], view.fault_records[fault - 1]))
-    if view.train_end is not None and view.train_end.time_ns <= time_ns:
-        return view.train_end.record
+    following = bisect_right(view.begins, time_ns)
+    last = view.steps[following - 1] if following else None
+    faults = [Timed(*fault) for fault in zip(view.faults, view.fault_records, strict=True)]
+    return latest_evidence(time_ns, (view.start_ns, view.started), last, faults, view.train_end)
+
+
+def latest_evidence(
+    time_ns: int,
+    started: tuple[int, Record | None],
+    last_step: Step | None,
+    faults: Sequence[Timed],
+    train_end: Timed | None,
+) -> Record | None:
+    """The last thing that is known of a rank at an instant in which nothing runs: why it is charged as it is."""
+    if train_end is not None and train_end.time_ns <= time_ns:
+        return train_end.record
+    found = [started]
+    if last_step is not None:
+        found.append((last_step.begin_ns, last_step.record))
+    if fault := bisect_right(faults, time_ns, key=lambda item: item.time_ns):
+        found.append(faults[fault - 1])
     return max(found, key=lambda item: item[0])[1]
 
 

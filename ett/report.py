@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +11,9 @@ from ett.attempt_timeline import AttemptTimeline
 from ett.closed_formula import ClosedFormula, closed_formula
 from ett.event_schema import COMPONENTS, NS, Component
 from ett.interruptions import FailureClass, Interruption, Kind
-from ett.interval_set import Interval, length, measure, without
+from ett.interval_set import Interval, length, measure, overlaps, without
 from ett.job_state import state_of
+from ett.piece_sums import effective_rank_ns, measure_by_reason, num_replayed_steps
 from ett.rank_timeline import Piece
 
 # A running job's step in progress is always outside: only a share that matters is worth a line.
@@ -72,7 +72,8 @@ def build_report(account: JobAccount, window: Interval | None = None, exclude: I
     kept = without(asked, [*exclude, *account.exclusions])
     detail = _detail(account.pieces, kept)
     stops = tuple(i for i in account.interruptions if _lies_in(i.time_ns, window or whole, whole))
-    formula = closed_formula(account.pieces, _step_ends(account), [i for i in stops if i.kind != "resize"], kept)
+    breaks = [i for i in stops if i.kind != "resize"]
+    formula = closed_formula(account.pieces, _since(account, breaks), breaks, kept)
     flags = set(account.flags)
     warnings = account.problems.warnings()
     if formula.unexplained_ns:
@@ -95,9 +96,9 @@ def build_report(account: JobAccount, window: Interval | None = None, exclude: I
         capacity_ett=_capacity_ett(account, kept),
         interruptions=stops,
         formula=formula,
-        at_risk_ns=_measure_all(account.at_risk, kept),
-        at_risk_remote_ns=_measure_all(account.at_risk_remote, kept),
-        num_replayed_steps=_num_replayed(account.pieces, kept),
+        at_risk_ns=sum(measure_by_reason(account.at_risk, kept).values()),
+        at_risk_remote_ns=sum(measure_by_reason(account.at_risk_remote, kept).values()),
+        num_replayed_steps=num_replayed_steps(account.pieces, kept),
         num_attempts=sum(t.attempt.start_ns is not None for t in account.timelines),
         num_ranks=max((world_of(t) for t in account.timelines), default=0),
         clock_uncertainty_ns=account.clocks.uncertainty_ns,
@@ -185,20 +186,9 @@ def report_json(report: Report) -> dict[str, Any]:
     return {"schema": "ett.report/v1", "data": data, "warnings": list(report.warnings)}
 
 
-def _detail(pieces: Iterable[Piece], kept: Sequence[Interval]) -> dict[str, int]:
-    sums: Counter[str] = Counter()
-    for piece in pieces:
-        sums[f"{piece.component}.{piece.reason}"] += measure(kept, piece.begin_ns, piece.end_ns)
-    return {name: ns for name, ns in sorted(sums.items()) if ns}
-
-
-def _measure_all(pieces: Iterable[Piece], kept: Sequence[Interval]) -> int:
-    return sum(measure(kept, p.begin_ns, p.end_ns) for p in pieces)
-
-
-def _num_replayed(pieces: Iterable[Piece], kept: Sequence[Interval]) -> int:
-    replayed = (p for p in pieces if p.reason == "replay" and measure(kept, p.begin_ns, p.end_ns))
-    return len({(p.step.record.att, p.step.gen, p.step.number) for p in replayed if p.step is not None})
+def _detail(pieces: Sequence[Piece], kept: Sequence[Interval]) -> dict[str, int]:
+    sums = measure_by_reason(pieces, kept)
+    return dict(sorted((f"{component}.{reason}", ns) for (component, reason), ns in sums.items()))
 
 
 def _lies_in(time_ns: int, window: Interval, whole: Interval) -> bool:
@@ -208,8 +198,10 @@ def _lies_in(time_ns: int, window: Interval, whole: Interval) -> bool:
     return window[0] <= time_ns < window[1]
 
 
-def _step_ends(account: JobAccount) -> list[int]:
-    return sorted(s.stop_ns for t in account.timelines for s in t.steps if s.is_complete)
+def _since(account: JobAccount, stops: Sequence[Interruption]) -> list[int | None]:
+    """Where the last complete step before each stop ended."""
+    found = [timeline.last_stops([stop.time_ns for stop in stops]) for timeline in account.timelines]
+    return [max((ns for ns in ends if ns is not None), default=None) for ends in zip(*found, strict=True)]
 
 
 def _ett_from_allocation(account: JobAccount, kept: Sequence[Interval]) -> float | None:
@@ -221,23 +213,20 @@ def _ett_from_allocation(account: JobAccount, kept: Sequence[Interval]) -> float
     if opens_ns is None:
         return None
     end_ns = account.window.end_ns
-    effective = (p for p in account.pieces if p.component == "effective")
-    effective_ns = sum(measure(kept, max(p.begin_ns, opens_ns), p.end_ns) for p in effective)
+    sums = measure_by_reason(account.pieces, overlaps(kept, opens_ns, end_ns))
+    effective_ns = sum(ns for (component, _), ns in sums.items() if component == "effective")
     return _ratio(effective_ns, measure(kept, opens_ns, end_ns))
 
 
 def _capacity_ett(account: JobAccount, kept: Sequence[Interval]) -> float | None:
     """R18: rank-seconds of an attempt are its world times its time from allocation, else start, to its end."""
-    held_ns = effective_ns = 0
+    held_ns = 0
     for timeline in account.timelines:
         attempt = timeline.attempt
         since_ns = attempt.allocated_ns if attempt.allocated_ns is not None else attempt.start_ns
         if since_ns is not None:
             held_ns += world_of(timeline) * measure(kept, since_ns, attempt.end_ns)
-    worlds = {id(s): world_of(t) for t in account.timelines for s in t.steps}
-    for piece in account.pieces:
-        if piece.component == "effective" and piece.step is not None:
-            effective_ns += worlds[id(piece.step)] * measure(kept, piece.begin_ns, piece.end_ns)
+    effective_ns = effective_rank_ns(account.pieces, account.timelines, world_of, kept)
     return _ratio(effective_ns, held_ns)
 
 
@@ -245,7 +234,7 @@ def world_of(timeline: AttemptTimeline) -> int:
     """The attempt's world size; where the supervisor did not write it, that of its first step, else 1."""
     if timeline.attempt.world is not None:
         return int(timeline.attempt.world)
-    worlds = (s.record.data.get("world") for s in timeline.steps)
+    worlds = (world for _, world, _ in timeline.step_worlds())
     return next((w for w in worlds if type(w) is int and w > 0), 1)
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 import signal
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,9 +95,9 @@ def _planned(timeline: AttemptTimeline) -> Stop:
 
 
 def _fatal_fault_ns(timeline: AttemptTimeline, at_ns: int) -> int:
-    begins: Sequence[int] = sorted(step.begin_ns for step in timeline.steps)
-    for time_ns, _ in timeline.faults:
-        if bisect_left(begins, time_ns) == len(begins):
+    following = timeline.first_begins([time_ns for time_ns, _ in timeline.faults])
+    for (time_ns, _), begin_ns in zip(timeline.faults, following, strict=True):
+        if begin_ns is None:
             return min(time_ns, at_ns)
     return at_ns
 

@@ -75,13 +75,14 @@ def stand_in(code: RejectCode, number: int) -> bytes:
 
 def _read_natively(data: bytes) -> LogLines:
     parsed = event_columns.parse_lines(data)
-    seqs: list[int | None] = [None] * len(parsed.ends)
+    ends: list[int] = parsed.ends.tolist()
+    seqs: list[int | None] = [None] * len(ends)
     codes: dict[int, RejectCode] = {}
-    steps = iter(_step_seqs(parsed.steps))
+    plain = iter(_plain_seqs(parsed.rows, parsed.texts))
     begin = 0
-    for index, (kind, end) in enumerate(zip(parsed.kinds, parsed.ends, strict=True)):
-        if kind == event_columns.STEP:
-            found = next(steps)
+    for index, (kind, end) in enumerate(zip(parsed.kinds, ends, strict=True)):
+        if kind == event_columns.PLAIN:
+            found = next(plain)
         elif kind == event_columns.OTHER:
             found = _seq_of(data[begin : end - TAIL_BYTES])
         else:
@@ -91,22 +92,22 @@ def _read_natively(data: bytes) -> LogLines:
         else:
             codes[index] = found
         begin = end + 1
-    return LogLines(data=data, ends=parsed.ends, seqs=seqs, codes=codes)
+    return LogLines(data=data, ends=ends, seqs=seqs, codes=codes)
 
 
-def _step_seqs(steps: Any) -> list[int | RejectCode]:
-    """The sequence number of each step row; rows of one layout are judged together."""
+def _plain_seqs(rows: Any, texts: list[str]) -> list[int | RejectCode]:
+    """The sequence number of each row of a plain record; rows of one layout are judged together."""
     columns = event_columns.NATIVE.COLUMNS
-    present = steps[:, -1]
-    verdicts: dict[int, RejectCode | None] = {}
-    for bits in {int(value) for value in present.tolist()}:
+    layouts = list(zip(rows[:, -1].tolist(), rows[:, columns.index("ev")].tolist(), strict=True))
+    verdicts: dict[tuple[int, int], RejectCode | None] = {}
+    for bits, ev in set(layouts):
         has = {name for index, name in enumerate(columns) if bits >> index & 1}
-        is_whole = {"src", "seq", "wall_ns", "mono_ns"} <= has and has_fields_of_kind("step", dict.fromkeys(has, 0))
-        verdicts[bits] = "version" if "v" not in has else None if is_whole else "malformed"
-    versions, seqs = steps[:, columns.index("v")].tolist(), steps[:, columns.index("seq")].tolist()
+        is_whole = {"src", "seq", "wall_ns", "mono_ns"} <= has and has_fields_of_kind(texts[ev], dict.fromkeys(has, 0))
+        verdicts[bits, ev] = "version" if "v" not in has else None if is_whole else "malformed"
+    versions, seqs = rows[:, columns.index("v")].tolist(), rows[:, columns.index("seq")].tolist()
     found: list[int | RejectCode] = []
-    for bits, version, seq in zip(present.tolist(), versions, seqs, strict=True):
-        verdict = verdicts[bits]
+    for layout, version, seq in zip(layouts, versions, seqs, strict=True):
+        verdict = verdicts[layout]
         found.append(verdict or (seq if version == VERSION else "version"))
     return found
 

@@ -27,8 +27,11 @@ ODD = st.one_of(
 )
 NAMES = [
     "att", "b_mono", "boot", "c0", "c1", "committed", "e_mono", "ev", "gen", "host", "job", "mono_ns", "pid", "rank",
-    "samples", "seq", "src", "step", "wall_ns", "world", "note", "zeta",
+    "samples", "seq", "src", "step", "wall_ns", "world", "note", "zeta", "id", "name", "parent", "blocking", "dropped",
 ]  # fmt: skip
+
+
+KINDS = ["step", "step", "step_begin", "heartbeat", "span_begin", "span_end", "fault"]
 
 
 def step(seq: int, **fields: Any) -> dict[str, Any]:
@@ -40,8 +43,8 @@ def step(seq: int, **fields: Any) -> dict[str, Any]:
 
 @st.composite
 def records(draw: st.DrawFn) -> dict[str, Any]:
-    """A step record, perhaps with fields missing, of another type, or unknown."""
-    record = step(draw(st.integers(0, 9)))
+    """A record of a step or another kind, perhaps with fields missing, of another type, or unknown."""
+    record = step(draw(st.integers(0, 9)), ev=draw(st.sampled_from(KINDS)))
     for name in draw(st.lists(st.sampled_from(NAMES), max_size=3)):
         record[name] = draw(st.one_of(INTEGERS, ODD))
     for name in draw(st.lists(st.sampled_from([n for n in NAMES if n in record]), max_size=2)):
@@ -89,7 +92,7 @@ def test_values_are_of_the_same_types() -> None:
 
 def test_plain_steps_take_the_native_path() -> None:
     lines = event_columns.parse_lines(b"".join(encode_line(step(n)) for n in range(3)))
-    assert list(lines.kinds) == [event_columns.STEP] * 3
+    assert list(lines.kinds) == [event_columns.PLAIN] * 3
 
 
 def test_a_step_of_another_version_is_refused() -> None:

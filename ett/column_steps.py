@@ -1,0 +1,85 @@
+"""Steps of an attempt that lie in columns, as the sequence of `Step` that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+from ett.clock_alignment import Timed
+from ett.event_schema import Record
+from ett.rank_timeline import latest_evidence
+from ett.step_credit import Step
+from ett.unknown_position import UnknownPosition, doubt_at
+
+if TYPE_CHECKING:
+    from ett.column_view import ColumnView
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """What of an attempt is not in columns."""
+
+    started: tuple[int, Record | None]
+    faults: Sequence[Timed]
+    train_ends: Mapping[int, Timed | None]
+    unknown: Sequence[UnknownPosition]
+
+
+class ColumnSteps(Sequence[Step]):
+    """All ranks' steps by begin. What the report asks of them is answered without making them."""
+
+    def __init__(self, sweep: Any, view: ColumnView, evidence: Evidence) -> None:
+        self.sweep, self._view, self._evidence = sweep, view, evidence
+        self._made: list[Step] | None = None
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Step]: ...
+    def __getitem__(self, index: int | slice) -> Step | Sequence[Step]:
+        return self._all()[index]
+
+    def of_piece(self, ref: int, rank: int) -> Step:
+        return self._step(self.sweep.step(ref, rank))
+
+    def record(self, stream: int, row: int) -> Record:
+        return self._view.record(stream, row)
+
+    def text(self, number: int) -> str:
+        return str(self._view.columns.native.text(number))
+
+    def latest_evidence(self, time_ns: int, last_step: Step | None, rank: int) -> Record | None:
+        """Why an instant in which nothing of the rank ran is charged as it is."""
+        evidence = self._evidence
+        return latest_evidence(time_ns, evidence.started, last_step, evidence.faults, evidence.train_ends.get(rank))
+
+    def _all(self) -> list[Step]:
+        if self._made is None:
+            self._made = [self._step(values) for values in self.sweep.steps()]
+        return self._made
+
+    def _step(self, values: tuple[Any, ...]) -> Step:
+        rank, gen, stretch, number, begin, end, stop, c0, c1, complete, is_open, recovered, stream, row = values
+        return Step(
+            rank=rank,
+            gen=gen,
+            stretch=stretch,
+            number=float("inf") if number is None else number,
+            begin_ns=begin,
+            end_ns=end,
+            stop_ns=stop,
+            record=self._view.record(stream, row),
+            c0=c0,
+            c1=c1,
+            is_complete=complete,
+            is_open=is_open,
+            is_recovered=recovered,
+            doubt=doubt_at(begin, self._evidence.unknown),
+        )
