@@ -102,7 +102,8 @@ def test_the_last_lines_of_the_first_failing_rank_are_kept(job: LaunchedJob) -> 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_signal_lets_the_ranks_save_before_143(job: LaunchedJob, signum: int) -> None:
     supervisor = job.start("--nproc", "2", STEPS, "5000", "0.01")
-    wait_until(lambda: job.records("ckpt_commit"), 30)
+    # A rank that has not yet asked whether to stop dies of the signal: each has by its second step.
+    wait_until(lambda: {r.rank for r in job.records("step") if r.data["step"] == 2} == {0, 1}, 30)
     supervisor.send_signal(signum)
     assert supervisor.wait(timeout=20) == 143
     assert [end["reason"] for end in job.ends()] == ["preempted"]
