@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,29 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, S
 from ett import worker
 from ett.exit_order import ExitOrder
 from ett.failure import RankExit, first_failure
-from ett.one_host_rendezvous import ADDRESS, OneHostRendezvous
+from ett.generation import Generation
+from ett.one_host_rendezvous import ADDRESS, OneHostRendezvous, local_store
+from ett.replaced_rank import ReplacedRank
 from ett.supervisor import JobSupervisor, Outcome
 
 MONITOR_INTERVAL_S = 0.05
 # After one rank's failure the others can only end: time to see their broken connections and print why.
 SURVIVORS_GRACE_S = 3
+SURVIVORS_JOIN_S = 120.0  # for a rank that lives on to leave its collective and come to the next generation
 UNKILLABLE_AFTER_S = 10.0  # a killed process that is still there is in uninterruptible sleep
 PREEMPTED_CODE = 128 + signal.SIGTERM
+
+
+@dataclass(kw_only=True, slots=True)
+class _Replacing:
+    """A generation that is being formed."""
+
+    generation: Generation
+    failed: list[RankExit]  # why
+    local_ranks: list[int]  # still to be started
+    survivors: list[int]  # global ranks that have to come over
+    start_at_s: float  # monotonic
+    join_until_s: float
 
 
 class _Stopped(Exception):
@@ -48,6 +64,8 @@ class SupervisedAgent(LocalElasticAgent):
         self._shutdown_timeout = int(job.recovery.grace_s) + 1  # no argument of every torch that we run on
         self._job = job
         self._order: ExitOrder | None = None
+        self._replacing: _Replacing | None = None
+        self._generation_store: object = None  # kept alive: the ranks of a generation meet at it
         self.outcome = Outcome(status="succeeded")
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -55,7 +73,7 @@ class SupervisedAgent(LocalElasticAgent):
         self._job.begin_attempt(os.environ)
         ids: dict[int, Any] = super()._start_workers(worker_group)
         pids = {worker_group.workers[local_rank].global_rank: pid for local_rank, pid in ids.items()}
-        self._order = ExitOrder(pids)
+        self._order, self._replacing = ExitOrder(pids), None
         self._job.watch(pids)
         return ids
 
@@ -67,7 +85,10 @@ class SupervisedAgent(LocalElasticAgent):
         if stop is not None and not (is_failed and self._failed_by_itself(exits)):
             raise _Stopped(self._stop_workers_for(stop, worker_group))
         if is_failed:
-            return self._fail(exits, worker_group)
+            lived_on = self._live_on(exits) if stop is None else None
+            return lived_on or self._fail(exits, worker_group)
+        if self._replacing is not None and (ended := self._go_on_replacing(self._replacing, exits)) is not None:
+            return ended
         if len(exits) == len(worker_group.workers):
             assert self._pcontext is not None
             self._pcontext.close(signal.SIGKILL, 1)
@@ -92,6 +113,63 @@ class SupervisedAgent(LocalElasticAgent):
             raise _Stopped(self._stop_workers_for(signal.SIGTERM, worker_group))
         order = self._exit_order()
         return self._end_attempt(failed, order, self._end_workers(signal.SIGTERM, SURVIVORS_GRACE_S))
+
+    def _live_on(self, exits: list[RankExit]) -> RunResult | None:
+        """Let the other ranks begin the next generation, if they can; None where the attempt has to end."""
+        failed = [gone for gone in exits if gone.code != 0]
+        local_ranks = {worker.global_rank: worker.local_rank for worker in self._worker_group.workers}
+        survivors = sorted(set(local_ranks) - {gone.rank for gone in exits})
+        is_forming = self._replacing is not None  # the same rank again, or another: better begin from nothing
+        if is_forming or len(failed) < len(exits) or not self._job.can_live_on(survivors):
+            return None
+        outcome = self._job.lose_ranks(failed, self._exit_order())
+        decision = outcome.decision
+        if decision is None or not decision.restart:
+            return None
+        for gone in failed:
+            del self._handlers()[local_ranks[gone.rank]]
+        store = local_store()
+        generation, self._generation_store = self._job.begin_generation(store.port), store
+        said = f" ({outcome.cause})" if outcome.cause else ""
+        self._job.say(
+            f"{outcome.failure}{said}; {decision.why}: {len(survivors)} ranks live on, after {decision.delay_s:.1f} s"
+        )
+        now_s = time.monotonic()
+        self._replacing = _Replacing(
+            generation=generation,
+            failed=failed,
+            local_ranks=[local_ranks[gone.rank] for gone in failed],
+            survivors=survivors,
+            start_at_s=now_s + decision.delay_s,
+            join_until_s=now_s + SURVIVORS_JOIN_S,
+        )
+        return RunResult(state=WorkerState.HEALTHY)
+
+    def _go_on_replacing(self, now: _Replacing, exits: list[RankExit]) -> RunResult | None:
+        """Start the new ranks when their wait is over; end the attempt where a survivor does not come."""
+        if now.local_ranks and time.monotonic() >= now.start_at_s:
+            for local_rank in now.local_ranks:
+                self._replace(local_rank, now.generation)
+            pids = {self._worker_group.workers[n].global_rank: h.proc.pid for n, h in self._handlers().items()}
+            self._order = ExitOrder(pids)
+            now.local_ranks.clear()
+        has_come = self._job.have_joined(now.survivors)
+        if has_come and not now.local_ranks:
+            self._replacing = None if self._job.have_joined([gone.rank for gone in now.failed]) else now
+        elif not has_come and (time.monotonic() > now.join_until_s or exits):
+            self._job.say(f"not every rank came to generation {now.generation.number}: the attempt ends")
+            return self._end_attempt(now.failed, [], self._end_workers(signal.SIGTERM, SURVIVORS_GRACE_S))
+        return None
+
+    def _replace(self, local_rank: int, generation: Generation) -> None:
+        context: Any = self._pcontext
+        command = [context.entrypoint, *map(str, context.args[local_rank])]
+        environ = {**context.envs[local_rank], **generation.environ}
+        started = ReplacedRank(command, environ, context.stdouts[local_rank], context.stderrs[local_rank])
+        self._handlers()[local_rank] = started
+        worker = self._worker_group.workers[local_rank]
+        worker.id = started.proc.pid
+        self._job.watch_replacement(worker.global_rank, started.proc.pid)
 
     def _end_attempt(self, failed: list[RankExit], order: list[int], unkillable: list[int]) -> RunResult:
         self.outcome = self._job.fail_attempt(failed, order, unkillable)

@@ -44,10 +44,24 @@ class Watched:
         pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
         return [pid for pid in pids if pid != os.getpid() and self._is_member(pid)]
 
-    def kill(self) -> list[int]:
-        """SIGKILL all of them until none is left, for 2 s at most; return those that are."""
+    def alive_of(self, rank: int, worker: int) -> list[int]:
+        """Return those of one rank: its worker's session, and whoever carries its number."""
+        marker = b"RANK=%d" % rank
+        found = []
+        for pid in self.alive():
+            fields = stat_fields(pid)
+            if fields is not None and (fields[0] == worker or marker in environ_of(pid)):
+                found.append(pid)
+        return found
+
+    def kill(self, of_rank: tuple[int, int] | None = None) -> list[int]:
+        """SIGKILL all of them, or those of a rank and its worker, for 2 s at most; return those that are left."""
+
+        def alive() -> list[int]:
+            return self.alive() if of_rank is None else self.alive_of(*of_rank)
+
         for _ in range(KILL_ROUNDS):
-            pids = self.alive()
+            pids = alive()
             if not pids:
                 return []
             for pid in pids:
@@ -56,7 +70,7 @@ class Watched:
                 except OSError:
                     continue  # it ended by itself meanwhile
             time.sleep(ROUND_S)
-        return self.alive()
+        return alive()
 
     def _is_member(self, pid: int) -> bool:
         found = stat_fields(pid)
@@ -66,12 +80,17 @@ class Watched:
         # A process older than the worker belongs to an earlier life of that pid.
         if session in self._workers and start_ticks >= self._workers[session]:
             return True
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                environ = set(file.read().split(b"\0"))
-        except OSError:
-            return False  # gone, or somebody else's
+        environ = environ_of(pid)
         return self._job_marker in environ and not self._attempt_markers.isdisjoint(environ)
+
+
+def environ_of(pid: int) -> set[bytes]:
+    """Return the process's `NAME=value` pairs; empty where it is gone, or somebody else's."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return set(file.read().split(b"\0"))
+    except OSError:
+        return set()
 
 
 def stat_fields(pid: int) -> tuple[int, int] | None:

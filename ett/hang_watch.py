@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ett.hang import Hang, HangPolicy
@@ -27,8 +27,12 @@ class HangWatch:
         self._log = ProgressLog(folder.events / str(attempt))
         self._next_s = 0.0
 
-    def poll(self, workers: Mapping[int, ProcessIdentity]) -> Hang | None:
-        """Return the rank that hangs, with the stacks of all live ranks on the disk; None where nobody does."""
+    def poll(self, workers: Mapping[int, ProcessIdentity], flush: Callable[[], bool]) -> Hang | None:
+        """Return the rank that hangs, with the stacks of all live ranks on the disk; None where nobody does.
+
+        Args:
+            flush: True once all that the ranks said is in their files. Where the disk is stuck nobody is judged.
+        """
         now_s = time.monotonic()
         if self._recovery.is_hang_off or now_s < self._next_s:
             return None
@@ -36,7 +40,10 @@ class HangWatch:
         self._log.poll(now_s)
         alive = {rank: identity for rank, identity in workers.items() if identity.is_alive}
         progress = self._log.progress(alive)
-        hang = self._policy(progress, self._recovery)
+        if self._policy(progress, self._recovery) is None or not flush():
+            return None
+        self._log.poll(time.monotonic())
+        hang = self._policy(self._log.progress(alive), self._recovery)
         if hang is None:
             return None
         stacks = dump_stacks(self._folder.logs(self._attempt), {rank: who.pid for rank, who in alive.items()})

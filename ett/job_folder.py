@@ -4,7 +4,7 @@ launch.json     what was launched: argv, working folder, versions, an allow-list
 recipe.json     the resolved recipe, where there is one
 events/         the event log (spec: docs/events.md)
 logs/<n>/       output of every rank in attempt n: rank<k>.log (stdout), rank<k>.err (stderr)
-attempts/<n>/   made once, before attempt n starts; workers.json names its processes
+attempts/<n>/   made once, before attempt n starts; workers.json names its processes, generation.json who follows
 checkpoints/    where checkpoints go unless checkpoint.uri says otherwise
 lease           locked by the running supervisor, and names it
 """
@@ -81,8 +81,11 @@ class JobFolder:
     def logs(self, attempt: int) -> Path:
         return self.path / "logs" / str(attempt)
 
+    def attempt(self, number: int) -> Path:
+        return self.path / "attempts" / str(number)
+
     def workers_file(self, attempt: int) -> Path:
-        return self.path / "attempts" / str(attempt) / "workers.json"
+        return self.attempt(attempt) / "workers.json"
 
     def create(self) -> None:
         """Make the folder. Raises: Conflict: another launch made it at the same moment. AccessDenied."""

@@ -27,8 +27,9 @@ class JobHistory:
     is_complete: bool  # the last attempt completed, whether or not its supervisor lived to end the job
     last_attempt: int  # 0 before the first
     open_attempts: tuple[int, ...]  # started, and nobody wrote their end
-    ended: tuple[AttemptFacts, ...]  # in order
+    ended: tuple[AttemptFacts, ...]  # in order; a generation that another one followed in its attempt is one as well
     committed_attempts: frozenset[int]  # that made a commit
+    fruitful: frozenset[tuple[int, int]]  # attempts and generations that committed a cursor beyond all earlier ones
 
     def since(self, attempt: int) -> tuple[AttemptFacts, ...]:
         """Return the ended attempts from that number on."""
@@ -51,6 +52,8 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
     """Return the history of the supervisors' records, in order of time, and of the ranks' commits."""
     started: dict[int, Record] = {}
     ended: dict[int, Record] = {}
+    faults: dict[tuple[int, int], Record] = {}  # by attempt and generation
+    lives: dict[tuple[int, int], Record] = {}
     is_submitted, submitted_wall_ns, status = False, None, ""
     for record in supervisors:
         if record.ev == "job_submitted":
@@ -60,6 +63,13 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
             status = ""
         elif record.ev == "attempt_ended":
             ended.setdefault(record.att, record)
+            lives.setdefault((record.att, record.gen), record)
+        elif record.ev == "fault":
+            faults.setdefault((record.att, record.gen), record)
+        elif record.ev == "restart_decision" and record.data.get("scope") == "inprocess":
+            fault = faults.get((record.att, record.gen))
+            if fault is not None:
+                lives.setdefault((record.att, record.gen), fault)
         elif record.ev == "job_ended":
             status = str(record.data.get("status", ""))
     fruitful, committed = _fruitful_attempts(commits)
@@ -71,8 +81,9 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
         is_complete=last in ended and ended[last].data.get("reason") == "completed",
         last_attempt=last,
         open_attempts=tuple(sorted(set(started) - set(ended))),
-        ended=tuple(_facts(ended[number], number in fruitful) for number in sorted(ended)),
-        committed_attempts=frozenset(committed),
+        ended=tuple(_facts(lives[key], key in fruitful) for key in sorted(lives)),
+        fruitful=frozenset(fruitful),
+        committed_attempts=frozenset(attempt for attempt, _ in committed),
     )
 
 
@@ -87,16 +98,18 @@ def last_step(events: Path, attempt: int, rank: int) -> int | None:
     return max(steps, default=None)
 
 
-def _fruitful_attempts(commits: Iterable[Record]) -> tuple[set[int], set[int]]:
-    cursors: dict[int, float] = {}
+def _fruitful_attempts(commits: Iterable[Record]) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    """Return the generations that committed a cursor beyond all earlier ones, and those that committed at all."""
+    cursors: dict[tuple[int, int], float] = {}
     for record in commits:
-        cursors[record.att] = max(record.data["cursor"], cursors.get(record.att, -1))
-    fruitful: set[int] = set()
+        key = (record.att, record.gen)
+        cursors[key] = max(record.data["cursor"], cursors.get(key, -1))
+    fruitful: set[tuple[int, int]] = set()
     highest = -1.0
-    for attempt in sorted(cursors):
-        if cursors[attempt] > highest:
-            fruitful.add(attempt)
-            highest = cursors[attempt]
+    for key in sorted(cursors):
+        if cursors[key] > highest:
+            fruitful.add(key)
+            highest = cursors[key]
     return fruitful, set(cursors)
 
 

@@ -57,6 +57,7 @@ class LaunchFlags:
     resume: str = "auto"
     overrides: tuple[str, ...] = ()
     checkpoint_interval: str | None = None
+    restart: str | None = None
     restart_window: str | None = None
     grace: float | None = None
     telemetry: TelemetryMode | None = None
@@ -76,6 +77,11 @@ class LaunchFlags:
     "--max-restarts",
     type=click.IntRange(min=0),
     help="Attempts after a failure (default: recovery.max_restarts of a recipe, else 0).",
+)
+@click.option(
+    "--restart",
+    type=click.Choice(["attempt", "inprocess"]),
+    help="After a failure: every rank anew (default), or the lost rank alone, beside `@ett.restartable` functions.",
 )
 @click.option(
     "--restart-window", metavar="TIME|off", help="Count only the restarts of this long, such as 1h (default: all)."
@@ -289,6 +295,7 @@ def _recipe_plan(flags: LaunchFlags, target: tuple[str, ...]) -> tuple[LaunchPla
         "job.model": flags.model,
         "launch.nproc": flags.nproc,
         "recovery.max_restarts": flags.max_restarts,
+        "recovery.restart": flags.restart,
         "recovery.restart_window": flags.restart_window,
         "recovery.grace_s": flags.grace,
         "telemetry.mode": flags.telemetry,
@@ -372,6 +379,7 @@ def _kept_plan(flags: LaunchFlags, home: Path) -> LaunchPlan:
 def _recovery(flags: LaunchFlags, base: dict[str, Any]) -> dict[str, Any]:
     given = {
         "max_restarts": flags.max_restarts,
+        "restart": flags.restart,
         "restart_window": flags.restart_window,
         "grace_s": flags.grace,
         "hang_after": flags.hang_after,

@@ -13,6 +13,7 @@ from ett.ring_tail import waiting_tails
 # A supervisor that was stopped, or a host that was suspended, must not count the time that nobody lived through.
 LONGEST_TICK_S = 5.0
 _KIND = re.compile(rb'"ev":"(\w+)"')
+_GEN = re.compile(rb'"gen":(\d+)')
 _STEP = re.compile(rb'"step":(\d+)')
 _PROGRESS = frozenset({b"proc_start", b"restore", b"ckpt_begin", b"ckpt_commit", b"train_end"})
 _RANK_OF_FILE = re.compile(r"r(\d+)-")
@@ -80,7 +81,8 @@ class ProgressLog:
 class _Rank:
     def __init__(self, now_s: float) -> None:
         self.last_s = self.last_step_s = now_s
-        self.num_steps, self.last_step = 0, None  # type: int, int | None
+        self.gen = self.num_steps = 0
+        self.last_step: int | None = None
         self.spans: dict[object, str] = {}  # open blocking ones by id, in the order of their begin
         self.has_ended_training = self.is_in_step = False
         self.longest_pause_s = 0.0
@@ -88,6 +90,12 @@ class _Rank:
     def read(self, line: bytes, now_s: float) -> None:
         found = _KIND.search(line)
         kind = found[1] if found else b""
+        gen = int(number[1]) if (number := _GEN.search(line)) else 0
+        if gen > self.gen:  # a new process, or one that trains anew
+            self.__init__(now_s)  # type: ignore[misc]
+            self.gen = gen
+        if gen < self.gen:
+            return
         if kind in (b"step", b"step_begin"):
             self._read_step(kind, line, now_s)
         elif kind in (b"span_begin", b"span_end"):

@@ -39,6 +39,9 @@ class RecoverySettings(Protocol):
     def max_restarts(self) -> int: ...
 
     @property
+    def restart(self) -> Literal["attempt", "inprocess"]: ...
+
+    @property
     def grace_s(self) -> float: ...
 
     @property

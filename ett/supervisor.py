@@ -19,6 +19,7 @@ from ett.clock import Clock, SystemClock
 from ett.errors import NotFound
 from ett.event_log import EventWriter
 from ett.failure import FINAL_CODES, RankExit, classify, first_failure, keep_tail, last_lines, signature, stated_cause
+from ett.generation import FOLDER_VARIABLE, Generation, GenerationFolder, generation_environ
 from ett.hang import Hang
 from ett.hang_watch import HangWatch
 from ett.job_folder import JobFolder
@@ -26,7 +27,7 @@ from ett.job_history import JobHistory, last_step, read_history
 from ett.launch_plan import LaunchPlan, versions
 from ett.otel.trace_ids import attempt_place, needs_own_trace, parse_traceparent
 from ett.process_identity import ProcessIdentity
-from ett.restart import RecoverySettings, RestartDecision, RestartPolicy
+from ett.restart import AttemptFacts, RecoverySettings, RestartDecision, RestartPolicy
 from ett.ring_drain import RingDrain
 from ett.seams import SEAMS, load
 from ett.section import build_section
@@ -56,7 +57,8 @@ class JobSupervisor:
         self._clock = clock or SystemClock()
         self.recovery: RecoverySettings = build_section(recovery_config(), plan.recovery, "recovery")
         self._policy: RestartPolicy = load(SEAMS["restart_policy"])
-        self._writer = EventWriter(folder.events / "0", "sup", {"job": folder.name}, clock=clock, wait_s=None)
+        self.attempt = self.first_attempt = self.generation = 0
+        self._writer = self._open_writer()
         self._rings = RingDrain(folder.path)
         self._guardian = GuardianPipe(folder)
         self._last_beat_s = time.monotonic()
@@ -66,7 +68,6 @@ class JobSupervisor:
         self._has_committed = False  # in this launch
         self._has_ever_committed = False  # in any launch of the job
         self._submitted_wall_ns = self._clock.wall_ns()
-        self.attempt = self.first_attempt = 0
 
     def open(self, history: JobHistory) -> None:
         """Write down that the job is here, and how attempts ended that no supervisor saw the end of.
@@ -107,6 +108,7 @@ class JobSupervisor:
         if not self._is_prepared:
             self.prepare_attempt()
         self._is_prepared = False
+        self._set_generation(0)
         self.folder.logs(self.attempt).mkdir(parents=True, exist_ok=True)
         world = self.plan.nproc
         own_trace = self._needs_own_trace()
@@ -129,9 +131,15 @@ class JobSupervisor:
         self.folder.write_workers(self.attempt, self._workers)
         self._hang_watch = HangWatch(self.folder, self.attempt, self.recovery)
 
+    def watch_replacement(self, rank: int, pid: int) -> None:
+        """Take note of the process that a lost rank was replaced by."""
+        self._workers[rank] = ProcessIdentity.of(pid)
+        self._guardian.watch(self.attempt, [self._workers[rank]])
+        self.folder.write_workers(self.attempt, self._workers)
+
     def find_hang(self) -> Hang | None:
         """Return the rank that stopped making progress, once no rank can be expected to; stacks are on the disk."""
-        hang = None if self._hang_watch is None else self._hang_watch.poll(self._workers)
+        hang = None if self._hang_watch is None else self._hang_watch.poll(self._workers, self._rings.flush)
         if hang is not None:
             self.say(f"{hang}; the stacks of {len(hang.stacks)} ranks: {self.folder.logs(self.attempt)}/rank*.stacks")
         return hang
@@ -151,9 +159,7 @@ class JobSupervisor:
             unkillable: ranks whose processes the kernel does not let go.
         """
         gone = first_failure(exits, order)
-        logs = self.folder.logs(self.attempt)
-        lines = last_lines(logs / f"rank{gone.rank}.err", logs / f"rank{gone.rank}.log")
-        tail = keep_tail(logs, lines) if lines else ""
+        lines, tail = self._last_words(gone)
         self._emit_end(
             "failed",
             gone,
@@ -162,31 +168,72 @@ class JobSupervisor:
             hang=None if gone.hang is None else str(gone.hang),
             stacks=None if gone.hang is None else list(gone.hang.stacks)[:32],
             unkillable=list(unkillable) or None,
-            log_tail=f"logs/{self.attempt}/{tail}" if tail else None,
+            log_tail=tail or None,
             # A program of the user may give such a code any meaning; it is restarted like any other.
             final=(self.plan.kind == "recipe" and gone.code in FINAL_CODES) or None,
         )
-        self._rings.flush()
-        history = read_history(self.folder.events)
+        history = self._replay()
         if not history.ended:
             raise NotFound(
                 f"the folder of job {self.folder.name} is gone: {self.folder.path}",
                 did="ended its workers",
                 do="what it had saved there is gone with it; launch the job again",
             )
-        self._has_committed = any(number >= self.first_attempt for number in history.committed_attempts)
-        self._has_ever_committed = self._has_ever_committed or self._has_committed
         decision = self._policy(history.since(self.first_attempt), self.recovery)
-        self._emit(
-            "restart_decision",
-            att=self.attempt,
-            restart=decision.restart,
-            delay_s=round(decision.delay_s, 3),
-            rule=decision.rule,
-            why=decision.why,
-        )
-        path = str(logs / tail) if tail else ""
+        self._emit_decision(decision)
+        path = str(self.folder.path / tail) if tail else ""
         return Outcome(status="failed", failure=gone, decision=decision, cause=stated_cause(lines), log_tail=path)
+
+    def can_live_on(self, survivors: Sequence[int]) -> bool:
+        """Return whether these ranks can go on without those that ended: all take part in the newest generation."""
+        if self.recovery.restart != "inprocess" or not survivors:
+            return False
+        return all(self._generations.has_joined(self.generation, rank) for rank in survivors)
+
+    def lose_ranks(self, exits: Sequence[RankExit], order: Sequence[int]) -> Outcome:
+        """Write down at once that ranks ended while others live on, and what follows for them."""
+        gone = first_failure(exits, order)
+        lines, tail = self._last_words(gone)
+        now_s, said = self._clock.wall_ns() / 1e9, signature(gone, lines)
+        self._emit(
+            "fault",
+            att=self.attempt,
+            rank=gone.rank,
+            ranks=[other.rank for other in exits],
+            exit_code=gone.exit_code,
+            signal=gone.signal,
+            signature=said,
+            log_tail=tail or None,
+            **{"class": classify(gone)},
+        )
+        for other in exits:
+            self._guardian.end_rank(other.rank, self._workers.pop(other.rank).pid)
+        history = self._replay()
+        facts = AttemptFacts(
+            attempt=self.attempt,
+            gen=self.generation,
+            job=self.folder.name,
+            ended_unix_s=now_s,
+            reason="failed",
+            failure_class=classify(gone),
+            signature=said,
+            has_new_commit=(self.attempt, self.generation) in history.fruitful,
+        )
+        decision = self._policy((*history.since(self.first_attempt), facts), self.recovery)
+        if decision.restart:
+            self._emit_decision(decision, scope="inprocess")
+        return Outcome(status="failed", failure=gone, decision=decision, cause=stated_cause(lines))
+
+    def begin_generation(self, port: int) -> Generation:
+        """Tell the ranks that live on, and the new ones, where the next generation meets: at a store on `port`."""
+        self._set_generation(self.generation + 1)
+        environ = generation_environ(self.generation, port, self._worker_environment())
+        generation = Generation(number=self.generation, environ=environ)
+        self._generations.announce(generation)
+        return generation
+
+    def have_joined(self, ranks: Sequence[int]) -> bool:
+        return all(self._generations.has_joined(self.generation, rank) for rank in ranks)
 
     def preempt_attempt(self, exits: Sequence[RankExit], order: Sequence[int]) -> Outcome:
         """Write down that the attempt was told to stop and did; or that it was done before it could."""
@@ -256,6 +303,46 @@ class JobSupervisor:
             sys.stderr.write(f"ett: {text}\n")
             sys.stderr.flush()
 
+    @property
+    def _generations(self) -> GenerationFolder:
+        return GenerationFolder(self.folder.attempt(self.attempt))
+
+    def _set_generation(self, number: int) -> None:
+        """Records say which generation they are of, and a file has one: the next one gets a file of its own."""
+        if number != self.generation:
+            self._writer.close()
+            self.generation = number
+            self._writer = self._open_writer()
+
+    def _open_writer(self) -> EventWriter:
+        common = {"job": self.folder.name, "gen": self.generation}
+        return EventWriter(self.folder.events / "0", "sup", common, clock=self._clock, wait_s=None)
+
+    def _last_words(self, gone: RankExit) -> tuple[list[str], str]:
+        """Return a rank's last lines and the file of the job's folder that keeps them; "" where it said nothing."""
+        logs = self.folder.logs(self.attempt)
+        lines = last_lines(logs / f"rank{gone.rank}.err", logs / f"rank{gone.rank}.log")
+        name = keep_tail(logs, lines) if lines else ""
+        return lines, f"logs/{self.attempt}/{name}" if name else ""
+
+    def _replay(self) -> JobHistory:
+        self._rings.flush()
+        history = read_history(self.folder.events)
+        self._has_committed = any(number >= self.first_attempt for number in history.committed_attempts)
+        self._has_ever_committed = self._has_ever_committed or self._has_committed
+        return history
+
+    def _emit_decision(self, decision: RestartDecision, scope: str | None = None) -> None:
+        self._emit(
+            "restart_decision",
+            att=self.attempt,
+            restart=decision.restart,
+            scope=scope,
+            delay_s=round(decision.delay_s, 3),
+            rule=decision.rule,
+            why=decision.why,
+        )
+
     def _worker_environment(self) -> dict[str, str]:
         chaos = str(load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt or self.attempt))
         return {
@@ -273,7 +360,13 @@ class JobSupervisor:
             "ETT_PARENT_WALL_NS": str(self._clock.wall_ns()),
             **self._rings.environ,
             **self.plan.environment(os.environ),
+            **self._generations_environ(),
         }
+
+    def _generations_environ(self) -> dict[str, str]:
+        if self.recovery.restart != "inprocess":
+            return {}
+        return {FOLDER_VARIABLE: str(self.folder.attempt(self.attempt))}
 
     def _needs_own_trace(self) -> bool:
         trace_per_attempt = self.plan.telemetry.get("trace_per_attempt", "auto")

@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, SupportsInt
@@ -44,6 +44,7 @@ class RunIdentity:
     job_dir: Path | None = None
     rank: int = 0
     world_size: int = 1
+    gen: int = 0  # the generation of the attempt in which it started
     parent_wall_ns: int = 0  # the supervisor's wall clock when it started this process; 0 if unknown
     rings: Path | None = None  # where a supervisor drains rings (ett/ring_writer.py); None: write to the log itself
 
@@ -59,6 +60,7 @@ class RunIdentity:
             job_dir=Path(job_dir),
             rank=rank,
             world_size=world_size,
+            gen=_count(environ.get("ETT_GEN", "0")),
             parent_wall_ns=_count(environ.get("ETT_PARENT_WALL_NS", "0")),
             rings=Path(environ["ETT_RING"]) if environ.get("ETT_RING") else None,
         )
@@ -71,6 +73,7 @@ class Run:
         rank, world_size: of this process, as torchrun counts them; 0 and 1 where nobody said.
         job, attempt, job_dir: "" , 0 and None outside `ett launch`.
         said: what the program says itself, such as "step" or "span eval"; a hook for the same stands down.
+        generation: of the attempt, from 0; a later one began when a rank was lost and others lived on.
     """
 
     def __init__(
@@ -82,7 +85,8 @@ class Run:
     ) -> None:
         self.rank, self.world_size = identity.rank, identity.world_size
         self.job, self.attempt, self.job_dir = identity.job, identity.attempt, identity.job_dir
-        self._clock = clock or LateClock()
+        self.generation = identity.gen
+        self._identity, self._clock = identity, clock or LateClock()
         self._faults = faults
         self._writer = _open_writer(identity, self._clock)
         self._spans = _SpanStack()
@@ -238,6 +242,21 @@ class Run:
         """Say that this process lives, its last step, and how many records it had to drop."""
         self.emit("heartbeat", step=self._completed_step, dropped=self.dropped)
 
+    def begin_generation(self, number: int, environ: Mapping[str, str]) -> None:
+        """Record for that generation from now on, as a process that has trained nothing yet (`ett.restartable`)."""
+        if number == self.generation or self._writer is None:
+            return
+        if self._writer.dropped:
+            self.heartbeat()
+        earlier, self.generation = self._writer, number
+        self._identity = replace(self._identity, gen=number)
+        self._writer = _open_writer(self._identity, self._clock)
+        earlier.close()
+        self._faults = _faults(environ, self._identity)
+        self._spans = _SpanStack()
+        self._completed_step, self._cursor, self._last_step_end_ns = 0, 0, None
+        self._is_train_ended = False
+
     def close(self) -> None:
         if self._writer is not None:
             if self._writer.dropped:
@@ -351,17 +370,21 @@ def hooked_run() -> Run:
 
 def _start(environ: Mapping[str, str]) -> Run:
     identity = RunIdentity.from_environ(environ)
-    chaos = environ.get("ETT_CHAOS", "") if identity.job else ""
-    faults: FaultInjection | None = None
-    if chaos:
-        plan = load(SEAMS["fault_plan"])
-        faults = plan.parse(chaos.split()).for_process(rank=identity.rank, attempt=identity.attempt)
-    run = Run(identity, faults=faults)
+    run = Run(identity, faults=_faults(environ, identity))
     if run.is_recording:
         atexit.register(run.close)
         assert identity.job_dir is not None
         answer_stack_signal(identity.job_dir / "logs" / str(identity.attempt) / stacks_name(identity.rank))
     return run
+
+
+def _faults(environ: Mapping[str, str], identity: RunIdentity) -> FaultInjection | None:
+    chaos = environ.get("ETT_CHAOS", "") if identity.job else ""
+    if not chaos:
+        return None
+    plan = load(SEAMS["fault_plan"]).parse(chaos.split())
+    faults: FaultInjection = plan.for_process(rank=identity.rank, attempt=identity.attempt, gen=identity.gen)
+    return faults
 
 
 def _beat(run: Run) -> None:
@@ -386,7 +409,7 @@ def _open_writer(identity: RunIdentity, clock: Clock) -> EventWriter | RingWrite
     if identity.job_dir is None:
         return None
     source = f"r{identity.rank}"
-    common = {"job": identity.job, "att": identity.attempt, "rank": identity.rank}
+    common = {"job": identity.job, "att": identity.attempt, "gen": identity.gen, "rank": identity.rank}
     if identity.rings is not None:
         # No room for a ring, or a program that hides /dev/shm from its processes: the log itself is still there.
         with contextlib.suppress(OSError):

@@ -48,6 +48,10 @@ class GuardianPipe:
         self._watched.clear()
         self._tell("forget\n")
 
+    def end_rank(self, rank: int, worker: int) -> None:
+        """Kill what a dead worker left running, now; the other ranks live on."""
+        self._watched.kill((rank, worker))
+
     def close(self) -> None:
         """Let the guardian end what still runs, and wait for it."""
         with contextlib.suppress(BrokenPipeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ett.errors import ConfigError
 from ett.recovery.hang_limits import OFF, HangLimits, seconds
@@ -11,6 +12,9 @@ from ett.recovery.hang_limits import OFF, HangLimits, seconds
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryConfig:
     max_restarts: int = 3  # restarts after failures, per launch; 0 ends the job at its first failure
+    # What is started anew after a failure: "attempt": every rank; "inprocess": only the rank that ended, where the
+    # others run a function of `@ett.restartable`.
+    restart: Literal["attempt", "inprocess"] = "attempt"
     restart_window: str = "off"  # such as "1h": max_restarts counts the failures of the last hour only
     grace_s: float = 30.0  # from SIGTERM to SIGKILL: time to save
     backoff_s: float = 1.0  # wait before the second restart in a row without a new commit; doubles from there

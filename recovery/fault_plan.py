@@ -6,7 +6,7 @@
 
 Further keys: `point=` (default "step"; a checkpoint has "ckpt_before_write", "ckpt_after_shard_write",
 "ckpt_before_commit", "ckpt_after_commit"), `attempt=` (default 1: the first attempt of the launch, so that the
-restarted job is not killed again).
+restarted job is not killed again), `gen=` (default 0: the first generation of that attempt).
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ class Fault:
     code: int = 1  # of exit
     point: str = "step"
     attempt: int = 1
+    gen: int = 0
 
     def __str__(self) -> str:
         code = f",code={self.code}" if self.kind == "exit" else ""
-        return f"{self.kind}:rank={self.rank},step={self.step}{code},point={self.point},attempt={self.attempt}"
+        gen = f",gen={self.gen}" if self.gen else ""
+        return f"{self.kind}:rank={self.rank},step={self.step}{code},point={self.point},attempt={self.attempt}{gen}"
 
     @property
     def announcement(self) -> str:
@@ -70,8 +72,8 @@ class FaultPlan:
         shift = first_attempt - 1
         return FaultPlan(tuple(replace(fault, attempt=fault.attempt + shift) for fault in self.faults))
 
-    def for_process(self, *, rank: int, attempt: int) -> FaultPlan:
-        return FaultPlan(tuple(f for f in self.faults if f.rank == rank and f.attempt == attempt))
+    def for_process(self, *, rank: int, attempt: int, gen: int = 0) -> FaultPlan:
+        return FaultPlan(tuple(f for f in self.faults if (f.rank, f.attempt, f.gen) == (rank, attempt, gen)))
 
     def __str__(self) -> str:
         return " ".join(map(str, self.faults))
@@ -93,7 +95,7 @@ def _parse(spec: str) -> Fault:
         key, _, value = pair.partition("=")
         if key == "point" and value:
             point = value
-        elif key in ("rank", "step", "attempt") or (key == "code" and kind == "exit"):
+        elif key in ("rank", "step", "attempt", "gen") or (key == "code" and kind == "exit"):
             if not value.isdecimal():
                 raise UsageError(f"--chaos {spec!r}: {key} is {value!r}", expected="a number of 0 or more")
             numbers[key] = int(value)

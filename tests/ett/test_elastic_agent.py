@@ -29,6 +29,9 @@ class Job:
 
     def end_children(self) -> None: ...
 
+    def can_live_on(self, survivors: list[int]) -> bool:
+        return False
+
     def find_hang(self) -> Hang | None:
         return self.hang
 
@@ -53,8 +56,9 @@ class Process:
 
 def agent_of(job: Job, monkeypatch: pytest.MonkeyPatch, *processes: Process) -> SupervisedAgent:
     agent = object.__new__(SupervisedAgent)
-    agent._job, agent._order = job, None  # type: ignore[assignment]
-    agent._worker_group = SimpleNamespace(workers=[SimpleNamespace(global_rank=r) for r in range(len(processes))])
+    agent._job, agent._order, agent._replacing = job, None, None  # type: ignore[assignment]
+    workers = [SimpleNamespace(global_rank=r, local_rank=r) for r in range(len(processes))]
+    agent._worker_group = SimpleNamespace(workers=workers)
     handlers = {r: SimpleNamespace(proc=process) for r, process in enumerate(processes)}
     agent._pcontext = SimpleNamespace(close=lambda *_: None, subprocess_handlers=handlers)  # type: ignore[assignment]
     monkeypatch.setattr(agent, "_allow_restart", lambda: None)

@@ -72,3 +72,19 @@ def test_only_a_commit_beyond_all_earlier_ones_is_new(tmp_path: Path) -> None:
     assert [facts.has_new_commit for facts in history.ended] == [True, False, True, False]
     assert history.committed_attempts == {1, 2, 3}
     assert [facts.attempt for facts in history.since(3)] == [3, 4]
+
+
+def test_a_generation_that_another_followed_is_an_ended_life_of_its_own(tmp_path: Path) -> None:
+    first = supervisor(tmp_path)
+    first.emit("attempt_started", att=1)
+    commit(tmp_path, 1, 100)
+    first.emit("fault", att=1, rank=0, signature="s", **{"class": "user"})
+    first.emit("restart_decision", att=1, restart=True, scope="inprocess")
+    second = EventWriter(tmp_path / "0", "sup", {"job": "j", "gen": 1}, wait_s=None)
+    second.emit("fault", att=1, rank=1, **{"class": "infra"})  # nobody was started anew after this one
+    second.emit("attempt_ended", att=1, reason="failed", **{"class": "infra"})
+    ended = read_history(tmp_path).ended
+    assert [(f.attempt, f.gen, f.failure_class, f.has_new_commit) for f in ended] == [
+        (1, 0, "user", True),
+        (1, 1, "infra", False),
+    ]

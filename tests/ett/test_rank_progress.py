@@ -111,3 +111,14 @@ def test_a_rank_whose_records_wait_for_a_stuck_disk_goes_on(tmp_path: Path) -> N
     assert idle_s(log, 104.0) == 2.0  # nor is it one when it reaches the file
     run.close()
     drain.stop()
+
+
+def test_a_new_generation_begins_without_the_spans_and_steps_of_the_last(log: ProgressLog, run: Run) -> None:
+    with run.step(samples=1):
+        pass
+    span = run.span("eval")
+    span.__enter__()
+    run.begin_generation(1, {})
+    run.emit("restore", step=1, cursor=1)
+    log.poll(101.0)
+    assert (log.progress([3])[0].spans, log.progress([3])[0].num_steps) == ((), 0)

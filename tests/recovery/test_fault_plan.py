@@ -66,3 +66,10 @@ def test_only_the_named_process_at_the_named_place_fails(monkeypatch: pytest.Mon
     mine.fire("ckpt_before_commit", 5)
     with pytest.raises(Exited, match="3"):
         mine.fire("step", 5)
+
+
+def test_a_fault_happens_in_its_generation_only() -> None:
+    plan = FaultPlan.parse(["kill:rank=1,step=7", "kill:rank=1,step=9,gen=1"])
+    assert [f.step for f in plan.for_process(rank=1, attempt=1).faults] == [7]
+    assert [f.step for f in plan.for_process(rank=1, attempt=1, gen=1).faults] == [9]
+    assert str(plan).endswith("kill:rank=1,step=9,point=step,attempt=1,gen=1")

@@ -1,0 +1,103 @@
+"""`@ett.restartable`: a rank that outlives the loss of another one, with its process, model and caches in place.
+
+    @ett.restartable
+    def train() -> None:
+        dist.init_process_group("gloo")       # the environment is that of the newest generation
+        start = checkpointer.restore()
+        ...
+
+With `[recovery] restart = "inprocess"` a rank that ends is started anew alone. In the others the collective fails, the
+function is left, the process group destroyed, and the function called again in the next generation. An error of the
+rank's own is raised as ever. Outside such a launch the function is simply called.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from ett.errors import EttError, LostPeer
+from ett.generation import FOLDER_VARIABLE, GenerationFolder
+from ett.tracker import Run, init
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# A peer's process may take long from its error to its end, and the supervisor ends us anyway where no generation comes.
+NEXT_GENERATION_S, POLL_S = 60.0, 0.02
+STOPPED_CODE = 143
+_LOST_PEER = re.compile(r"gloo|NCCL|process group|Connection (reset|closed|refused)|Socket|Broken pipe", re.IGNORECASE)
+
+
+def restartable(train: Callable[P, T]) -> Callable[P, T]:
+    """Return `train`, called again in the next generation whenever another rank was lost.
+
+    The function joins the process group, restores and trains; what it makes, it makes again. What should outlive a
+    generation is made outside.
+    """
+
+    @functools.wraps(train)
+    def through_generations(*args: P.args, **kwargs: P.kwargs) -> T:
+        run, place = init(), os.environ.get(FOLDER_VARIABLE)
+        if not place or not run.is_recording:
+            return train(*args, **kwargs)
+        rank = _Rank(run, GenerationFolder(Path(place)), int(os.environ.get("ETT_GEN", "0")))
+        while True:
+            rank.join_newest()
+            try:
+                return train(*args, **kwargs)
+            except (RuntimeError, ValueError, OSError, EttError) as err:  # what a lost peer can look like
+                if not rank.may_come_back(err):
+                    raise
+            # Only here are the frames of the lost generation gone, and with them the tensors that they held.
+            _leave_process_group()
+
+    return through_generations
+
+
+class _Rank:
+    def __init__(self, run: Run, folder: GenerationFolder, started_in: int) -> None:
+        self._run, self._folder, self._number, self._started_in = run, folder, -1, started_in
+
+    def join_newest(self) -> None:
+        newest = self._folder.newest
+        self._number = max(newest.number, self._started_in)
+        os.environ.update(newest.environ)
+        self._run.begin_generation(self._number, os.environ)
+        self._folder.join(self._number, self._run.rank)
+
+    def may_come_back(self, err: Exception) -> bool:
+        """Return True once the next generation is announced; False where the error is this rank's own."""
+        if self._folder.newest.number > self._number:
+            return True
+        if not is_lost_peer(err):
+            return False
+        until_s = time.monotonic() + NEXT_GENERATION_S
+        while time.monotonic() < until_s:
+            if self._folder.newest.number > self._number:
+                return True
+            if self._run.stop_requested:
+                raise SystemExit(STOPPED_CODE) from err  # what was committed is all that can be saved
+            time.sleep(POLL_S)
+        return False
+
+
+def is_lost_peer(err: BaseException) -> bool:
+    """True for what a rank meets when another one is gone: gloo's, NCCL's and the store's errors have no class."""
+    if isinstance(err, LostPeer | ConnectionError) or type(err).__name__.startswith("Dist"):
+        return True
+    return isinstance(err, RuntimeError) and _LOST_PEER.search(str(err)) is not None
+
+
+def _leave_process_group() -> None:
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+    gc.collect()
