@@ -179,12 +179,17 @@ def read_folder(path: Path) -> EventLog:
         NotFound: there is no such folder.
         CorruptState: a record is of a schema version that this reader does not know.
     """
+    return read_files(folder_files(path))
+
+
+def folder_files(path: Path) -> list[NamedPieces]:
+    """Return the event files of a job on this host, what waits in a ring included. Raises: NotFound."""
     tails = dict(waiting_tails(path))  # before the files: a line may move from its ring to its file meanwhile
     files: list[NamedPieces] = []
     for file in event_files(path):
         name = f"{file.parent.name}/{file.name}"
         files.append((name, partial(_completed, file, tails.pop(name, None))))
-    return read_files([*files, *((name, partial(_completed, None, tail)) for name, tail in tails.items())])
+    return [*files, *((name, partial(_completed, None, tail)) for name, tail in tails.items())]
 
 
 def read_files(files: Sequence[NamedPieces]) -> EventLog:

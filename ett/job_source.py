@@ -6,7 +6,9 @@ import os
 import time
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ import click
 
 from ett.accounting import JobAccount, account
 from ett.errors import ConfigError, CorruptState, NotFound, UsageError
-from ett.event_reader import EventLog, event_files, read_folder
+from ett.event_reader import EventLog, folder_files, read_folder
 from ett.job_folder import JobFolder, ett_home, read_json
 from ett.job_window import AccountingPolicy
 from ett.launch_plan import shared_launch
@@ -70,8 +72,7 @@ class JobLog:
         if self.folder.is_file():
             yield from self._exported().files.items()
             return
-        for path in event_files(self.folder):
-            yield f"{path.parent.name}/{path.name}", path.read_bytes()
+        yield from ((name, b"".join(pieces())) for name, pieces in folder_files(self.folder))
 
     def _exported(self) -> ExportedJob:
         from ett.store.export_jsonl import read_export
@@ -87,8 +88,7 @@ class JobLog:
 
         Without an instant nothing is cut: a record that lies ahead of this machine's clock is still there.
         """
-        now_ns = time.time_ns() if as_of_ns is None else as_of_ns
-        return account(self.read(), as_of_ns=now_ns, cut_at_as_of=as_of_ns is not None, policy=policy)
+        return _account(self.read(), as_of_ns, policy)
 
     def launch_and_recipe(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what may be shown of launch.json, and recipe.json; empty where there is none."""
@@ -139,19 +139,25 @@ def accounts(
     store: str | None, policy: AccountingPolicy, as_of_ns: int | None = None
 ) -> Iterator[tuple[str, JobAccount | CorruptState | NotFound | None]]:
     """Yield every job's name with its account; None where nothing is recorded, an error where it cannot be read."""
-    for log in _all_logs(store_url(store)):
-        try:
-            yield log.job, log.account(as_of_ns, policy)
-        except (CorruptState, NotFound) as err:
-            yield log.job, err
+    with ExitStack() as until_done:
+        for job, read in _all_logs(store_url(store), until_done):
+            try:
+                yield job, _account(read(), as_of_ns, policy)
+            except (CorruptState, NotFound) as err:
+                yield job, err
 
 
-def _all_logs(url: str | None) -> Iterator[JobLog]:
+def _all_logs(url: str | None, until_done: ExitStack) -> Iterator[tuple[str, Callable[[], EventLog]]]:
+    """Yield each job's name and what reads its log; a store stays open until then."""
     if url is not None:
-        with opened(url) as store:
-            names = [row.job for row in store.jobs()]
-        yield from (JobLog(job=name, store=url) for name in names)
+        store = until_done.enter_context(opened(url))
+        yield from ((name, partial(store.event_log, name)) for name in store.job_names())
         return
     jobs = ett_home(os.environ) / "jobs"
     folders = sorted(entry for entry in jobs.iterdir() if entry.is_dir()) if jobs.is_dir() else []
-    yield from (JobLog(job=folder.name, folder=folder) for folder in folders)
+    yield from ((folder.name, partial(read_folder, folder)) for folder in folders)
+
+
+def _account(log: EventLog, as_of_ns: int | None, policy: AccountingPolicy) -> JobAccount | None:
+    now_ns = time.time_ns() if as_of_ns is None else as_of_ns
+    return account(log, as_of_ns=now_ns, cut_at_as_of=as_of_ns is not None, policy=policy)

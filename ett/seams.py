@@ -23,7 +23,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "ls": ("ett.job_list:command", "List jobs, newest first."),
     "report": ("ett.report_cli:command", "Say where every second of a job went."),
     "sync": ("ett.collector.sync_cli:command", "Send event logs to a collector, at least once."),
-    "timeline": ("ett.timeline_cli:command", "Draw a job's attempts on one time axis, as text or SVG."),
+    "timeline": ("ett.timeline_cli:command", "Draw a job's attempts on one time axis, as text, SVG or trace."),
     "whatif": ("ett.whatif_cli:command", "Say what a job would have been with a fix, by playing it again."),
     "restore": ("ett.recovery.cli:command", "Show what a restore would load, then launch the job again from it."),
 }

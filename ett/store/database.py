@@ -1,4 +1,4 @@
-"""One SQL for two databases: SQLite in a file, PostgreSQL by URL. A connection for each thread, writers in turn.
+"""One SQL for two databases: SQLite in a file, PostgreSQL by URL. Writers take turns.
 
 SQL is written once with `?` for every value; nothing from outside ever becomes part of a statement.
 """
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from ett.errors import AccessDenied, ConfigError, Conflict, CorruptState, EttError, Unreachable, UsageError
+from ett.store.connection_pool import ConnectionPool
 from ett.store.migrations import MIGRATIONS
 
 WRITER_WAIT_S = 30.0
@@ -74,64 +75,57 @@ class SqliteDatabase:
         self.name = str(path)
         self._path = path
         self._turn = threading.Lock()
-        self._local = threading.local()
-        self._opened: list[sqlite3.Connection] = []
+        self._pool: ConnectionPool[sqlite3.Connection] = ConnectionPool(self._connect, lambda c: not c.in_transaction)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as err:
             raise AccessDenied(f"the folder of the store {path} cannot be made: {err.strerror}") from err
-        self._connection()
+        with self._translated(), self._pool.lent():
+            pass  # it can be opened
 
     def rows(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        with self._translated():
-            return self._connection().execute(sql, values).fetchall()
+        with self._translated(), self._pool.lent() as connection:
+            return connection.execute(sql, values).fetchall()
 
     def run(self, sql: str, values: Values = ()) -> None:
-        with self._translated():
-            self._connection().execute(sql, values)
+        with self._translated(), self._pool.lent() as connection:
+            connection.execute(sql, values)
 
     def run_many(self, sql: str, values: Sequence[Values]) -> None:
-        with self._translated():
-            self._connection().executemany(sql, values)
+        with self._translated(), self._pool.lent() as connection:
+            connection.executemany(sql, values)
 
     @contextmanager
     def writing(self, wait_s: float = WRITER_WAIT_S) -> Iterator[None]:
-        connection = self._connection()
         begun_s = time.monotonic()
         if not self._turn.acquire(timeout=wait_s):
             raise _busy(self.name, wait_s)
         try:
-            left_s = max(0.0, wait_s - (time.monotonic() - begun_s))
-            with self._translated(wait_s):
-                connection.execute(f"PRAGMA busy_timeout = {int(left_s * 1000)}")
-                connection.execute("BEGIN IMMEDIATE")
-            with ExitStack() as unless_done:
-                unless_done.callback(connection.rollback)
-                yield
+            with self._pool.held() as connection:
+                left_s = max(0.0, wait_s - (time.monotonic() - begun_s))
                 with self._translated(wait_s):
-                    connection.commit()
-                unless_done.pop_all()
+                    connection.execute(f"PRAGMA busy_timeout = {int(left_s * 1000)}")
+                    connection.execute("BEGIN IMMEDIATE")
+                with ExitStack() as unless_done:
+                    unless_done.callback(connection.rollback)
+                    yield
+                    with self._translated(wait_s):
+                        connection.commit()
+                    unless_done.pop_all()
         finally:
             self._turn.release()
 
     def close(self) -> None:
-        for connection in self._opened:
-            connection.close()
-        self._opened.clear()
-        self._local = threading.local()
+        self._pool.close()
 
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            with self._translated():
-                connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-                self._opened.append(connection)
-                connection.execute(f"PRAGMA busy_timeout = {int(WRITER_WAIT_S * 1000)}")
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-                connection.execute("PRAGMA foreign_keys = ON")
-            self._local.connection = connection
-        return connection
+    def _connect(self) -> sqlite3.Connection:
+        with self._translated():
+            connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            connection.execute(f"PRAGMA busy_timeout = {int(WRITER_WAIT_S * 1000)}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            return connection
 
     @contextmanager
     def _translated(self, wait_s: float = WRITER_WAIT_S) -> Iterator[None]:
@@ -156,44 +150,33 @@ class PostgresDatabase:
         self._psycopg = psycopg
         self._url = url
         self.name = without_password(url)
-        self._local = threading.local()
-        self._opened: list[Any] = []
-        self._connection()
+        self._pool: ConnectionPool[Any] = ConnectionPool(self._connect, _is_idle)
+        with self._translated(), self._pool.lent():
+            pass  # it answers
 
     def rows(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        with self._translated():
-            return self._connection().execute(_percent(sql), values).fetchall()  # type: ignore[no-any-return]
+        with self._translated(), self._pool.lent() as connection:
+            return connection.execute(_percent(sql), values).fetchall()  # type: ignore[no-any-return]
 
     def run(self, sql: str, values: Values = ()) -> None:
-        with self._translated():
-            self._connection().execute(_percent(sql), values)
+        with self._translated(), self._pool.lent() as connection:
+            connection.execute(_percent(sql), values)
 
     def run_many(self, sql: str, values: Sequence[Values]) -> None:
-        with self._translated(), self._connection().cursor() as cursor:
+        with self._translated(), self._pool.lent() as connection, connection.cursor() as cursor:
             cursor.executemany(_percent(sql), values)
 
     @contextmanager
     def writing(self, wait_s: float = WRITER_WAIT_S) -> Iterator[None]:
-        connection = self._connection()
-        with self._translated():
-            with connection.transaction():
-                connection.execute(f"SET LOCAL lock_timeout = {max(1, int(wait_s * 1000))}")
-                yield
+        with self._translated(), self._pool.held() as connection, connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = {max(1, int(wait_s * 1000))}")
+            yield
 
     def close(self) -> None:
-        for connection in self._opened:
-            connection.close()
-        self._opened.clear()
-        self._local = threading.local()
+        self._pool.close()
 
-    def _connection(self) -> Any:
-        connection = getattr(self._local, "connection", None)
-        if connection is None or connection.closed:
-            with self._translated():
-                connection = self._psycopg.connect(self._url, autocommit=True, connect_timeout=10)
-            self._opened = [c for c in self._opened if not c.closed] + [connection]
-            self._local.connection = connection
-        return connection
+    def _connect(self) -> Any:
+        return self._psycopg.connect(self._url, autocommit=True, connect_timeout=10)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -208,6 +191,11 @@ class PostgresDatabase:
                 f"the store {self.name} does not answer: {_first_line(err)}",
                 do="check the address and that the server runs, then do it again: nothing is stored twice",
             ) from err
+
+
+def _is_idle(connection: Any) -> bool:
+    """A server that went away leaves a connection that is no use; the next statement asks for another."""
+    return not connection.closed and not connection.broken
 
 
 def without_password(url: str) -> str:

@@ -54,8 +54,9 @@ def trace_of(accounts: Sequence[JobAccount], max_bytes: int) -> Trace:
     tracks = [lane for account in accounts for track in _tracks(account) for lane in _lanes(track)]
     origin_ns = min((s.begin_ns for track in tracks for s in track.slices), default=0)
     counts = Counter({"slices": sum(len(track.slices) for track in tracks)})
-    merged = 1
-    fitted = tracks
+    # A slice takes 95 bytes at least: what surely does not fit is not written first.
+    merged = max(1, counts["slices"] * 95 // max(1, max_bytes))
+    fitted = tracks if merged == 1 else [_thinned(track, merged) for track in tracks]
     while True:
         notes = _notes(counts["slices"], sum(len(track.slices) for track in fitted), merged, max_bytes)
         lines = _lines(fitted, origin_ns, notes)

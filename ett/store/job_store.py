@@ -23,7 +23,7 @@ from ett.store.job_table import JobFilter, JobPage, JobTable
 from ett.store.log_lines import LogLines, RejectCode, Rejected, describe, read_lines, stand_in
 
 _FILE_NAME = re.compile(r"([^/\0]{1,255})/([^/\0]{1,255})")
-_KEPT_LINE_BYTES = 4096  # of a rejected line, as evidence
+_KEPT_LINE_BYTES = 256  # of a rejected line, as evidence; of one of another version 4096, which is all of it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +144,10 @@ class Store:
         rows = [self.sum_up(r.job) if r.window_state == "RUNNING" else r for r in page.rows if r.job not in warnings]
         rows = [row for row in rows if asked.admits(row)]
         return replace(page, rows=tuple(rows), warnings=tuple(f"{job}: {text}" for job, text in warnings.items()))
+
+    def job_names(self) -> list[str]:
+        """Return every job's name, in order."""
+        return [name for (name,) in self._database.rows("SELECT name FROM job ORDER BY name")]
 
     def event_log(self, job: str) -> EventLog:
         """Return the job's log: `account` of it is the account of the files it was ingested from.
@@ -330,7 +334,8 @@ class Store:
             place = f"line {sha256(line).hexdigest()[:32]}"
             if position is not None:
                 place = f"byte {position.next_byte - len(lines.data) + lines.begin(index)}"
-            rows.append((file_id, place, code, line[:_KEPT_LINE_BYTES]))
+            kept = line[: 4096 if code == "version" else _KEPT_LINE_BYTES]
+            rows.append((file_id, place, code, kept))
         if not rows:
             return 0
         count = "SELECT count(*) FROM reject WHERE file_id = ?"

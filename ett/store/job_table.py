@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ett.accounting import JobAccount
-from ett.errors import Conflict, NotFound, UsageError
+from ett.errors import AccessDenied, Conflict, NotFound, UsageError
 from ett.event_schema import COMPONENTS, NS
 from ett.job_folder import JOB_NAME
 from ett.store.block import clamped
@@ -100,7 +100,7 @@ class JobTable:
                 self._database.run_many(
                     "INSERT INTO attempt VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", _attempt_rows(job_id, account)
                 )
-        except Conflict:
+        except (Conflict, AccessDenied):  # one who may only read keeps nothing
             return
 
     def page(self, asked: JobFilter, *, sort: str, limit: int | None, cursor: str | None) -> JobPage:

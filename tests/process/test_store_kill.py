@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.store import Store, open_store
 from ett.store.folder_ingest import ingest_folder
 

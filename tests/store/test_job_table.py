@@ -13,7 +13,7 @@ import pytest
 
 from ett.cli import run
 from ett.errors import Conflict, CorruptState, UsageError
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.store import Store, open_store
 from ett.store.database import open_database, without_password
 from ett.store.job_table import SORTS, JobFilter, page_of_rows
@@ -208,6 +208,17 @@ def test_writers_of_many_threads_lose_nothing(store: Store, step_line: StepLine)
     stored = dict(store.files("j"))["1/r0.jsonl"].splitlines(keepends=True)
     assert sorted(stored) == sorted(set(stored))
     assert len(stored) == sum(counts)
+
+
+def test_threads_that_come_and_go_leave_no_connection_behind(store_url: str, step_line: StepLine) -> None:
+    with open_store(store_url) as store:
+        store.ingest("j", "1/r0.jsonl", [step_line(0)])
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(40):
+            thread = threading.Thread(target=store.jobs)
+            thread.start()
+            thread.join()
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
 def test_a_store_of_a_newer_schema_is_refused(store_url: str) -> None:
