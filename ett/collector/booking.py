@@ -1,4 +1,4 @@
-"""Keeps the counters near the store: a thread that refreshes the book, and every scrape refreshes it as well."""
+"""Keeps the counters near the store: one thread refreshes the book, on its own and when a scrape asks for it."""
 
 from __future__ import annotations
 
@@ -14,39 +14,53 @@ from ett.store import Store
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 5.0
-SCRAPE_LIMIT_S = 2.0  # of a scrape: what it does not reach is counted by the thread
+SCRAPE_WAIT_S = 2.0  # of a scrape for what is new: it shows what there is then, and rollup_lag says how old that is
+END_WAIT_S = 3.0  # for a job that is being counted; a page that was not kept is turned by the next collector
 
 
 class Booking:
     def __init__(self, store: Store, book: CounterBook, figures: OwnFigures) -> None:
         self._store, self._book, self._figures = store, book, figures
-        self._stop = threading.Event()
+        self._changed = threading.Condition()
+        self._asked = self._done = 0  # refreshes that were asked for, and the newest ask that one has answered
+        self._is_ended = False
         self._thread = threading.Thread(target=self._run, name="ett-booking", daemon=True)
 
     def begin(self) -> None:
         self._thread.start()
 
     def end(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._refresh(limit_s=SCRAPE_LIMIT_S)
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
+        self._book.stop()
+        self._thread.join(END_WAIT_S)
 
     def before_scrape(self) -> None:
-        self._refresh(limit_s=SCRAPE_LIMIT_S)
+        with self._changed:
+            self._asked += 1
+            asked = self._asked
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._done >= asked or self._is_ended, SCRAPE_WAIT_S)
         self._figures.rollup_lag.set(self._book.lag_s())
         for label, count in self._book.num_refused.items():
             self._figures.labels_refused.labels(label=label).set(count)
         self._figures.store_bytes.set(_size(self._store.name))
 
     def _run(self) -> None:
-        while not self._stop.wait(INTERVAL_S):
-            self._refresh(limit_s=60.0)
-
-    def _refresh(self, limit_s: float) -> None:
-        try:
-            self._book.refresh(limit_s, wait_s=SCRAPE_LIMIT_S)
-        except EttError as err:  # the store is away: the counters stay where they are until it is back
-            log.warning("the counters wait for the store: %s", err)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_ended or self._asked > self._done, INTERVAL_S)
+                if self._is_ended:
+                    return
+                asked = self._asked
+            try:
+                self._book.refresh()
+            except EttError as err:  # the store is away: the counters stay where they are until it is back
+                log.warning("the counters wait for the store: %s", err)
+            with self._changed:
+                self._done = asked
+                self._changed.notify_all()
 
 
 def _size(name: str) -> int:

@@ -31,7 +31,9 @@ STORE_WAIT_S = 5.0  # for other writers, before a sender is told to come back
 @click.option(
     "--bind", default="127.0.0.1:9480", show_default=True, metavar="HOST:PORT", help="Port 0 takes a free one."
 )
-@click.option("--store", "store_url", metavar="URL", help="Else [store] url of the site file, else $ETT_HOME/ett.db.")
+@click.option(
+    "--store", "store_url", metavar="URL", help="Else $ETT_STORE, [store] url of the site file, or $ETT_HOME/ett.db."
+)
 @click.option("--token-file", type=click.Path(path_type=Path), help="Else $ETT_TOKEN_FILE, else $ETT_TOKEN.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A further name in Host; repeatable.")
 @click.option("--cluster", default="default", show_default=True, metavar="NAME", help="Label of every metric.")
@@ -63,7 +65,8 @@ def command(
     access = access_policy(bind.rpartition(":")[0].strip("[]"), read_token(token_file, os.environ), hosts)
     listening = bind_to(bind)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="ett collect: %(levelname)s: %(message)s")
-    with open_store(store_url or site_store or ett_home(os.environ) / "ett.db", wait_s=STORE_WAIT_S) as store:
+    url = store_url or os.environ.get("ETT_STORE") or site_store or ett_home(os.environ) / "ett.db"
+    with open_store(url, wait_s=STORE_WAIT_S) as store:
         _run(store, labels, load_site(site_path), access, listening)
 
 

@@ -57,11 +57,11 @@ class FleetView:
 
 
 class CounterBook:
-    """Follows the store. `refresh` may be called from any thread; one at a time works, the others wait or leave."""
+    """Follows the store. One thread refreshes; any may look at the figures or note that a job has new lines."""
 
     def __init__(self, store: Store, gate: LabelGate, site: Site, clock: Clock | None = None) -> None:
         self._store, self._gate, self._site, self._clock = store, gate, site, clock or SystemClock()
-        self._turn = threading.Lock()  # of refreshing
+        self._is_stopped = False
         self._lock = threading.Lock()  # of what is below
         self._counters: Counter[Series] = Counter()
         self._histograms: dict[Series, list[int]] = {}
@@ -98,21 +98,18 @@ class CounterBook:
         with self._lock:
             self._noted.setdefault(job, time.monotonic())
 
-    def refresh(self, limit_s: float = 60.0, wait_s: float = 60.0) -> None:
-        """Count what is new, for at most about limit_s; what is left over is counted next time.
+    def refresh(self) -> None:
+        """Count what is new; from one thread at a time. Ends early after `stop`, between two jobs.
 
         Raises: Conflict, Unreachable: the store did not take a page; nothing was counted that it does not have.
         """
-        if not self._turn.acquire(timeout=wait_s):
-            return
-        try:
-            ends_s = time.monotonic() + limit_s
-            for job, generation in self._due():
-                self._count(job, generation)
-                if time.monotonic() > ends_s:
-                    break
-        finally:
-            self._turn.release()
+        for job, generation in self._due():
+            if self._is_stopped:
+                return
+            self._count(job, generation)
+
+    def stop(self) -> None:
+        self._is_stopped = True
 
     def view(self) -> FleetView:
         with self._lock:

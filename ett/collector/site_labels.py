@@ -11,6 +11,7 @@ from typing import Any
 from ett.errors import ConfigError, NotFound
 
 OTHER = "other"
+NONE = "none"  # a job that names no team: an empty label would be no label
 MAX_TEAMS, MAX_MODELS = 64, 500
 
 
@@ -38,14 +39,15 @@ class LabelGate:
 
     def admit(self, team: str, model: str) -> tuple[str, str]:
         """Return the labels of a job; without a list, the first values that come are let in up to a limit."""
-        if not self._site.models and len(self._teams) < MAX_TEAMS:
+        team, model = team or NONE, model or NONE
+        if not self._site.models and len(self._teams) < MAX_TEAMS and team != NONE:
             self._teams.add(team)
-        if not self._are_models_listed and len(self._models) < MAX_MODELS:
+        if not self._are_models_listed and len(self._models) < MAX_MODELS and model != NONE:
             self._models.add(model)
-        if team not in self._teams:
+        if team not in self._teams and team != NONE:
             self.num_refused["team"] += 1
             team = OTHER
-        if model not in self._models:
+        if model not in self._models and model != NONE:
             self.num_refused["model"] += 1
             model = OTHER
         return team, model

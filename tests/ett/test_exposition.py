@@ -196,7 +196,7 @@ def test_jobs_add_up_in_the_fleets_counters(tmp_path: Path, case_log: CaseLog) -
         filled_store(tmp_path / "ett.db", case_log, "k").close()
         book.refresh()
         assert book.view().counters == {series: 2 * value for series, value in one.counters.items()}
-        assert dict(book.view().jobs) == {("", "failed"): 2}
+        assert dict(book.view().jobs) == {("none", "failed"): 2}
 
 
 def test_a_job_whose_log_cannot_be_read_stops_no_other(tmp_path: Path, case_log: CaseLog) -> None:
@@ -216,6 +216,7 @@ def test_values_outside_the_sites_list_become_other(tmp_path: Path) -> None:
     assert gate.admit("ads", "ctr-main") == ("ads", "ctr-main")
     assert gate.admit("ads", "mine") == ("ads", "other")
     assert gate.admit("rogue", "ctr-main") == ("other", "ctr-main")
+    assert gate.admit("", "") == ("none", "none")
     assert gate.num_refused == {"team": 1, "model": 1}
 
 

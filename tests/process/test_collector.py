@@ -278,3 +278,25 @@ def test_required_telemetry_refuses_a_launch_without_its_collector(collector: Co
     assert refused.wait(timeout=90) == 120
     assert not (job.job_dir.parent / "k").exists()
     assert "does not take events" in job.err
+
+
+def test_no_counter_of_the_fleet_falls_over_kills_of_the_collector(log: GrowingLog, tmp_path: Path) -> None:
+    collector = Collector(tmp_path).start()
+    seen: dict[str, float] = {}
+    try:
+        for _ in range(4):
+            log.append(50)
+            assert run_sync(log, collector.url).returncode == 0
+            for _ in range(2):
+                counters = {
+                    name: value
+                    for name, value in collector.metrics().items()
+                    if "_total" in name and "ett_collector" not in name
+                }
+                assert all(counters[name] >= value for name, value in seen.items())
+                seen = counters
+                collector.kill()
+                collector.start()
+        assert any(name.startswith("ett_component_rank_seconds_total") for name in seen)
+    finally:
+        collector.kill()
