@@ -79,9 +79,11 @@ class Agent:
         is_done = True
         for spool in self._spools():
             before = replace(spool.counts)
-            spool.look()
             try:
+                spool.look()
                 is_done = self._ship_one(spool) and is_done
+            except FileNotFoundError as err:  # somebody removed a job: there is nothing left to send of it
+                _say(f"job {spool.job}: {err.filename} is gone")
             finally:
                 self.counts.add(spool.counts.since(before))
         return is_done

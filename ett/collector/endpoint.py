@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -148,10 +149,21 @@ def _answer(status: int, text: bytes, retry_after: str) -> Answer:
     why = ""
     if status != 200:
         error = reply.get("error") if isinstance(reply, dict) else None
-        said = error.get("fact") if isinstance(error, dict) else ""
+        said = str(error.get("fact") or "") if isinstance(error, dict) else ""
+        said = "".join(c for c in said[:200] if c.isprintable())  # whoever answered, it goes to a terminal
         why = f"HTTP {status}{f': {said}' if said else ''}"
-    after = float(retry_after) if retry_after.isascii() and retry_after.isdecimal() and len(retry_after) < 7 else 0.0
-    return Answer(status=status, reply=reply if isinstance(reply, dict) else {}, why=why, retry_after_s=after)
+    after_s = _seconds(retry_after)
+    return Answer(status=status, reply=reply if isinstance(reply, dict) else {}, why=why, retry_after_s=after_s)
+
+
+def _seconds(retry_after: str) -> float:
+    """What Retry-After asks for: a number of seconds or a date; 0 for anything else."""
+    if retry_after.isascii() and retry_after.isdecimal():
+        return float(retry_after[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except ValueError:
+        return 0.0
 
 
 def _is_reply(reply: object) -> bool:

@@ -128,7 +128,7 @@ class _Routes:
             async with asyncio.timeout(BODY_WAIT_S):
                 body = await read_limited(request.stream(), _declared_bytes(request.headers))
         except TimeoutError:
-            return _error(408, "slow_body", f"the body did not arrive within {BODY_WAIT_S:g} s", "")
+            return _retry_later(503, "slow_body", f"the body took over {BODY_WAIT_S:g} s", RETRY_OVERLOAD_S)
         except BodyTooLarge as err:
             return _refused(413, "too_large", err)
         if self._waiting >= MAX_WAITING:

@@ -7,6 +7,7 @@ again; the store counts them as duplicates.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -195,7 +196,9 @@ class Spool:
 
     def _keep(self) -> None:
         plain = {"schema": SCHEMA, "job": self.job, "endpoint": self._endpoint, "offsets": self._state.offsets}
-        write_json(self._state_file, plain | {"counts": asdict(self._state.counts)})
+        # Not kept, it is still known here; the next agent would send it again.
+        with contextlib.suppress(OSError):
+            write_json(self._state_file, plain | {"counts": asdict(self._state.counts)})
 
     def _write_rejected(self, stretch: Stretch | None, item: Mapping[str, Any]) -> None:
         line_index = item.get("line")
@@ -207,7 +210,7 @@ class Spool:
                 "byte": stretch.begin + ends[line_index],
                 "line": _shown(stretch.lines[line_index]),
             }
-        with self.rejected_file.open("a") as file:
+        with contextlib.suppress(OSError), self.rejected_file.open("a") as file:
             if file.tell() < _REJECTED_FILE_BYTES:  # beyond it only the count goes on; the log itself has the lines
                 file.write(json.dumps(place) + "\n")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ett.collector import spool as spool_module
 from ett.collector.agent import Agent, AgentConfig
 from ett.collector.batch import Block, decode
-from ett.collector.endpoint import Answer, Backoff, Endpoint
+from ett.collector.endpoint import Answer, Backoff, Endpoint, _answer
 from ett.collector.spool import Counts, Spool
 from ett.errors import AccessDenied, ConfigError, Unreachable
 
@@ -158,3 +161,44 @@ def test_waits_double_and_start_over_after_a_success() -> None:
 def test_an_endpoint_that_is_no_base_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         Endpoint(url)
+
+
+@pytest.mark.parametrize(("said", "expected_s"), [("7", 7.0), ("", 0.0), ("soon", 0.0), ("-3", 0.0)])
+def test_retry_after_is_a_number_of_seconds(said: str, expected_s: float) -> None:
+    assert _answer(503, b"{}", said).retry_after_s == expected_s
+
+
+def test_retry_after_may_be_a_date() -> None:
+    now_s = time.time()
+    assert 0 < _answer(503, b"{}", formatdate(now_s + 1000, usegmt=True)).retry_after_s <= 1000
+    assert _answer(503, b"{}", formatdate(now_s - 1000, usegmt=True)).retry_after_s == 0
+
+
+def test_what_a_server_says_cannot_steer_a_terminal() -> None:
+    answer = _answer(400, b'{"error": {"fact": "\\u001b[2Jbad"}}', "")
+    assert answer.why == "HTTP 400: [2Jbad"
+
+
+def test_a_job_that_was_removed_stops_no_other(spool: Spool, tmp_path: Path) -> None:
+    (tmp_path / "other" / "1").mkdir(parents=True)
+    (tmp_path / "other" / RANK).write_bytes(b"x\n")
+    endpoint = ScriptedEndpoint()
+
+    def spools() -> Iterator[Spool]:
+        (tmp_path / "events" / RANK).unlink()
+        spool.look = lambda: spool._limits.update({RANK: 6})  # type: ignore[method-assign]
+        yield spool
+        yield Spool("k", tmp_path / "other", tmp_path / "sync2", "http://127.0.0.1:1")
+
+    assert Agent(endpoint, spools, AgentConfig(), Backoff()).ship()
+    assert endpoint.lines == [b"x\n"]
+
+
+def test_a_full_disk_under_the_state_only_repeats(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(spool_module, "write_json", full)
+    endpoint = ScriptedEndpoint()
+    assert agent_of(endpoint, spool).ship()
+    assert spool.is_drained
