@@ -15,11 +15,12 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ett.errors import DataError, NotFound
-from ett.event_reader import EventLog, merge, parse_file
+from ett.event_reader import EventLog, read_files
 from ett.store.log_lines import LogLines, RejectCode, read_lines, stand_in
 
 SCHEMA = "ett.export/v1"
@@ -38,7 +39,7 @@ class ExportedJob:
     recipe: dict[str, Any] = field(default_factory=dict)
 
     def log(self) -> EventLog:
-        return merge(parse_file(name, data) for name, data in sorted(self.files.items()))
+        return read_files([(name, partial(iter, (data,))) for name, data in sorted(self.files.items())])
 
 
 def export_job(

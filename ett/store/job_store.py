@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ from typing import Self
 
 from ett.accounting import account
 from ett.errors import CorruptState, NotFound, UsageError
-from ett.event_reader import EventLog, merge, parse_file
+from ett.event_reader import EventLog, read_files
 from ett.job_folder import checked_name
 from ett.store.block import BLOCK_BYTES, Block, blocks_of, clamped, pack, unpack
 from ett.store.database import WRITER_WAIT_S, Database, open_database
@@ -154,25 +155,21 @@ class Store:
 
         Raises: NotFound: no such job. CorruptState: a damaged block, or a record of a schema version we do not know.
         """
-        return merge(parse_file(name, data) for name, data in self.images(job))
+        return read_files(
+            [(name, partial(self._pieces, file_id, is_torn)) for file_id, name, is_torn in self._files(job)]
+        )
 
     def images(self, job: str) -> Iterator[tuple[str, bytes]]:
         """Yield (name, bytes) of each file, by name; a reader judges the bytes as the file, what is no record included.
 
         Raises: NotFound, CorruptState.
         """
-        job_id = self._jobs.known_id(job)
-        for file_id, name, is_torn in self._database.rows(
-            "SELECT id, name, is_torn FROM event_file WHERE job_id = ? ORDER BY name", (job_id,)
-        ):
-            yield name, self._file_bytes(file_id, bool(is_torn))
+        for file_id, name, is_torn in self._files(job):
+            yield name, b"".join(self._pieces(file_id, is_torn))
 
     def files(self, job: str) -> Iterator[tuple[str, bytes]]:
         """Yield (name, whole lines that were accepted) of each file of the job, by name."""
-        job_id = self._jobs.known_id(job)
-        for file_id, name in self._database.rows(
-            "SELECT id, name FROM event_file WHERE job_id = ? ORDER BY name", (job_id,)
-        ):
+        for file_id, name, _ in self._files(job):
             yield name, b"".join(self._blocks(file_id))
 
     def find_job(self, text: str) -> str:
@@ -258,6 +255,11 @@ class Store:
         """Return the job's launch.json and recipe.json. Raises: NotFound."""
         found = self._database.rows("SELECT launch, recipe FROM job WHERE id = ?", (self._jobs.known_id(job),))
         return str(found[0][0]), str(found[0][1])
+
+    def _files(self, job: str) -> list[tuple[int, str, bool]]:
+        sql = "SELECT id, name, is_torn FROM event_file WHERE job_id = ? ORDER BY name"
+        found = self._database.rows(sql, (self._jobs.known_id(job),))
+        return [(file_id, name, bool(is_torn)) for file_id, name, is_torn in found]
 
     def _file_id(self, job_id: int, name: str) -> int:
         self._database.run(
@@ -363,14 +365,16 @@ class Store:
         ):
             yield unpack(data, raw_bytes)
 
-    def _file_bytes(self, file_id: int, is_torn: bool) -> bytes:
+    def _pieces(self, file_id: int, is_torn: bool) -> Iterator[bytes]:
         """The file as its reader must see it: what was rejected counts again, and its torn end is torn."""
         rejects = self._database.rows("SELECT place, code, line FROM reject WHERE file_id = ?", (file_id,))
         kept = enumerate(_counted(rejects))
         # A whole line of another version says which; of a longer one the store kept the beginning only.
-        parts = [line if code == "version" and line.endswith(b"\n") else stand_in(code, n) for n, (code, line) in kept]
-        parts += self._blocks(file_id)
-        return b"".join(parts) + (b"torn" if is_torn else b"")
+        yield from (
+            line if code == "version" and line.endswith(b"\n") else stand_in(code, n) for n, (code, line) in kept
+        )
+        yield from self._blocks(file_id)
+        yield b"torn" if is_torn else b""
 
 
 def _counted(rejects: Sequence[tuple[str, str, bytes]]) -> list[tuple[RejectCode, bytes]]:
