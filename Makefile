@@ -52,6 +52,7 @@ device-pack: install
 # The pictures of README.md and docs/: commands make them, people look at them before they commit them.
 pictures: install
 	$(BIN)/python -m ett timeline --events docs/worked-example --svg docs/img/worked-example.svg
+	$(BIN)/python -m ett timeline --events docs/attribution-example --svg docs/img/attribution-example.svg
 	export ETT_HOME=$$(mktemp -d) && $(BIN)/python -m ett.trainer.demo && \
 		$(BIN)/python -m ett timeline demo- --svg docs/img/demo-timeline.svg
 

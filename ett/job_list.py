@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import Any
 
 import click
 
+from ett.ago import Ago
 from ett.errors import EttError
 from ett.event_schema import NS
 from ett.job_source import accounts, opened, store_option, store_url
@@ -21,21 +21,6 @@ from ett.store.job_table import SORTS, JobFilter, JobPage, page_of_rows
 
 _COLUMNS = ("job", "team", "owner", "model", "state", "attempts", "ett", "started")
 _PAGE_ROWS = 50
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-class Ago(click.ParamType[float]):
-    """7d, 12h, 90m, 2w or 30s before now -> Unix seconds."""
-
-    name = "ago"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"(\d{1,9})([smhdw])", value, re.ASCII)
-        if found is None:
-            self.fail(f"{value!r} is no time span such as 7d, 12h or 90m", param, ctx)
-        return time.time() - int(found[1]) * _UNITS_S[found[2]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,29 +1,113 @@
-"""`ett report`: says where every second of a job went."""
+"""`ett report`: says where every second of a job went, or of all jobs of a team, a model, an owner, or the fleet."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from ett.accounting import JobAccount
+from ett.ago import Ago
 from ett.attribution import attribute, attribution_json
-from ett.errors import ThresholdMissed
-from ett.job_source import store_option
+from ett.errors import EttError, NotFound, ThresholdMissed, UsageError
+from ett.event_schema import NS
+from ett.job_source import accounts, store_option
 from ett.job_window import AccountingPolicy
-from ett.log_source import UnixSeconds, load_account, log_path
+from ett.log_source import UnixSeconds, log_path
 from ett.recipe_cli import site_file
-from ett.report import Report, build_report, empty_report, report_json
+from ett.report import build_report, empty_report, report_json
 from ett.report_text import render
-from ett.site import load_site
+from ett.roll_up import By, JobPart, RollUp, View, Weight, job_part, roll_up, roll_up_json
+from ett.site import Site, load_site
+
+if TYPE_CHECKING:
+    from ett.report_document import Document
 
 _UNIX = UnixSeconds()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scope:
+    """Which jobs are reported on, or summed."""
+
+    jobs: tuple[str, ...]
+    events: Path | None
+    team: str | None
+    model: str | None
+    owner: str | None
+    fleet: bool
+
+    def __post_init__(self) -> None:
+        if self.fleet and (self.jobs or self.events):
+            raise UsageError("--fleet means all jobs", expected="it, or some jobs by name")
+
+    @property
+    def is_fleet(self) -> bool:
+        """True where all jobs are looked at, and kept by team, model and owner."""
+        return not self.jobs and self.events is None and bool(self.team or self.model or self.owner or self.fleet)
+
+    @property
+    def is_one_job(self) -> bool:
+        return len(self.jobs) < 2 and not self.is_fleet
+
+    @property
+    def title(self) -> str:
+        named = [f"{name} {value}" for name in ("team", "model", "owner") if (value := getattr(self, name))]
+        return ", ".join([*named, *self.jobs]) or "fleet"
+
+    def has(self, account: JobAccount) -> bool:
+        submitted = account.window.submitted.data if account.window.submitted else {}
+        asked = {name: getattr(self, name) for name in ("team", "model", "owner")}
+        return all(value is None or str(submitted.get(name, "")) == value for name, value in asked.items())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """At most one of the three; none: text."""
+
+    as_json: bool
+    as_markdown: bool
+    html: Path | None
+
+    def __post_init__(self) -> None:
+        if self.as_json + self.as_markdown + (self.html is not None) > 1:
+            raise UsageError("--json, --md and --html are three outputs", expected="one of them")
+
+    @property
+    def is_text(self) -> bool:
+        return not (self.as_json or self.as_markdown or self.html)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What holds for every job of a report; `window` and `exclude` in normalised nanoseconds."""
+
+    store: str | None
+    site: Site
+    policy: AccountingPolicy
+    as_of_ns: int | None
+    window: tuple[int, int] | None
+    exclude: tuple[tuple[int, int], ...]
+    output: Output
+
+
 @click.command()
-@click.argument("job", required=False)
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
 @click.option("--events", type=click.Path(path_type=Path), metavar="DIR", help="A folder with an event log, not a job.")
 @store_option
+@click.option("--team", metavar="NAME", help="Sum all jobs of this team.")
+@click.option("--model", metavar="NAME", help="Sum all jobs of this model.")
+@click.option("--owner", metavar="NAME", help="Sum all jobs of this owner.")
+@click.option("--fleet", is_flag=True, help="Sum all jobs.")
+@click.option("--since", type=Ago(), metavar="AGO", help="Count only the last 7d, 12h, 90m, …")
+@click.option("--by", type=click.Choice(get_args(By)), help="What a row of the sum is; default: component.")
+@click.option("--weight", type=click.Choice(get_args(Weight)), help="Sum rank-seconds (default) or seconds of jobs.")
+@click.option("--view", type=click.Choice(get_args(View)), help="As spent (default), or charged to what caused it.")
 @click.option("--as-of", type=_UNIX, metavar="UNIX_S", help="Report what was known at that time; default: now.")
 @click.option("--window", type=(_UNIX, _UNIX), metavar="A B", help="Count only the time from A to B (Unix seconds).")
 @click.option(
@@ -37,39 +121,145 @@ _UNIX = UnixSeconds()
     help="The site file with owners and budgets; else $ETT_CONFIG or $ETT_HOME/ett.toml.",
 )
 @click.option("--fail-under", type=click.FloatRange(0, 1), metavar="RATIO", help="Exit 9 if ETT is below, e.g. 0.90.")
+@click.option("--md", "as_markdown", is_flag=True, help="Print GitHub Markdown.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write one HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, exact to the nanosecond.")
 def command(
     *,
-    job: str | None,
+    jobs: tuple[str, ...],
     events: Path | None,
     store: str | None,
+    team: str | None,
+    model: str | None,
+    owner: str | None,
+    fleet: bool,
+    since: float | None,
+    by: By | None,
+    weight: Weight | None,
+    view: View | None,
     as_of: int | None,
     window: tuple[int, int] | None,
     exclude: tuple[tuple[int, int], ...],
     infer_compile: bool,
     config: Path | None,
     fail_under: float | None,
+    as_markdown: bool,
+    html: Path | None,
     as_json: bool,
 ) -> None:
-    """Say where every second of JOB went: six components that sum to its wall time."""
-    path, site = log_path(job, events, store), load_site(site_file(config))
-    account = load_account(path, as_of, AccountingPolicy(infer_compile=infer_compile))
-    report = empty_report() if account is None else build_report(account, window, exclude)
-    if as_json:
+    """Say where every second of JOB went: six components that sum to its wall time; or of many jobs together."""
+    if since is not None:
+        if window is not None:
+            raise UsageError("--since and --window both say which time counts", expected="one of them")
+        window = (round(since * NS), time.time_ns() if as_of is None else as_of)
+    scope = Scope(jobs=jobs, events=events, team=team, model=model, owner=owner, fleet=fleet)
+    asked = Asked(
+        store=store,
+        site=load_site(site_file(config)),
+        policy=AccountingPolicy(infer_compile=infer_compile),
+        as_of_ns=as_of,
+        window=window,
+        exclude=exclude,
+        output=Output(as_json=as_json, as_markdown=as_markdown, html=html),
+    )
+    if scope.is_one_job and not (by or weight or view):
+        _check(*_one_job(scope, asked), fail_under)
+        return
+    if exclude:
+        raise UsageError("--exclude is for a report on one job", expected="--window or --since")
+    parts, warnings = _parts(scope, asked, by_attempt=by == "attempt")
+    found = roll_up(parts, by=by or "component", weight=weight or "rank", view=view or "as-spent")
+    _many_jobs(found, parts, scope, asked, warnings)
+    _check(found.ett, scope.title, fail_under)
+
+
+def _one_job(scope: Scope, asked: Asked) -> tuple[float | None, str]:
+    """Print the report and return its ETT and the job's name."""
+    log = log_path(scope.jobs[0] if scope.jobs else None, scope.events, asked.store)
+    account = log.account(asked.as_of_ns, asked.policy)
+    site, output = asked.site, asked.output
+    report = empty_report() if account is None else build_report(account, asked.window, asked.exclude)
+    views = None if account is None else attribute(account, site, asked.window, asked.exclude)
+    result = report.ett, report.job or "this log"
+    if output.as_json:
         envelope = report_json(report)
-        views = None if account is None else attribute(account, site, window, exclude)
         envelope["data"] |= {"as_spent": [], "as_caused": []} if views is None else attribution_json(views)
         click.echo(json.dumps(envelope))
+        return result
+    from ett.fixes import fix_line
+    from ett.report_document import beside_components, caused_lines, job_document
+
+    # A fix is played on the whole job: beside the figures of a part of it, its gain would be that of another time.
+    is_whole = asked.window is None and not asked.exclude
+    fixes = fix_line(account) if account is not None and is_whole else ""
+    if views is not None and not output.is_text:
+        _write(job_document(report, views, site, fixes), output)
+        return result
+    from ett.report_terminal import show_text
+
+    told = [*caused_lines(views), *([fixes] if fixes else [])] if views is not None else []
+    beside = None if views is None else beside_components(report, views, site)
+    show_text(render(report, beside, told, site.budget("ett")))
+    click.echo(f"event log: {log}")
+    for warning in report.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return result
+
+
+def _parts(scope: Scope, asked: Asked, *, by_attempt: bool) -> tuple[list[JobPart], list[str]]:
+    """The jobs of the scope that have any time in the window, and a warning for each that cannot be read."""
+    found: list[JobPart] = []
+    warnings: list[str] = []
+    for name, account in _accounts(scope, asked):
+        if isinstance(account, EttError):
+            warnings.append(f"{name}: {account}")
+        elif account is not None and scope.has(account):
+            part = job_part(account, asked.site, asked.window, by_attempt=by_attempt)
+            if part.views.total_ns:
+                found.append(part)
+    if not found:
+        raise NotFound(f"no job of {scope.title} has any time to report", do="`ett ls` lists the jobs")
+    return found, warnings
+
+
+def _accounts(scope: Scope, asked: Asked) -> Iterator[tuple[str, JobAccount | EttError | None]]:
+    names: tuple[str | None, ...] = scope.jobs or (() if scope.is_fleet else (None,))
+    if not names:
+        yield from accounts(asked.store, asked.policy, asked.as_of_ns)
+    for name in names:
+        yield name or "", log_path(name, scope.events, asked.store).account(asked.as_of_ns, asked.policy)
+
+
+def _many_jobs(found: RollUp, parts: Sequence[JobPart], scope: Scope, asked: Asked, warnings: list[str]) -> None:
+    if asked.output.as_json:
+        named: dict[str, Any] = {name: getattr(scope, name) for name in ("team", "model", "owner")}
+        envelope = roll_up_json(found, named | {"jobs": [part.job for part in parts]})
+        click.echo(json.dumps(envelope | {"warnings": warnings}))
+        return
+    from ett.report_document import Bar, roll_up_document
+
+    bars = [Bar(label=part.job, ns=part.report.ns) for part in parts]
+    title = scope.title if scope.is_fleet or len(parts) > 1 else parts[0].job
+    _write(roll_up_document(found, title, asked.site, bars, warnings), asked.output)
+
+
+def _write(document: Document, output: Output) -> None:
+    if output.as_markdown:
+        from ett.report_markdown import markdown
+
+        click.echo(markdown(document))
+    elif output.html is not None:
+        from ett.report_html import html
+
+        output.html.write_text(html(document), encoding="utf-8")
+        click.echo(f"{output.html}: {document.title}")
     else:
-        click.echo(render(report))
-        click.echo(f"event log: {path}")
-        for warning in report.warnings:
-            click.echo(f"warning: {warning}", err=True)
-    if fail_under is not None:
-        _check(report, fail_under)
+        from ett.report_terminal import show
+
+        show(document)
 
 
-def _check(report: Report, fail_under: float) -> None:
-    if report.ett is None or report.ett < fail_under:
-        measured = "undefined: the window is empty" if report.ett is None else f"{report.ett:.2%}"
-        raise ThresholdMissed(f"ETT of {report.job or 'this log'} is {measured}", expected=f"at least {fail_under:.2%}")
+def _check(ett: float | None, name: str, fail_under: float | None) -> None:
+    if fail_under is not None and (ett is None or ett < fail_under):
+        measured = "undefined: the window is empty" if ett is None else f"{ett:.2%}"
+        raise ThresholdMissed(f"ETT of {name} is {measured}", expected=f"at least {fail_under:.2%}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from ett.event_schema import COMPONENTS, NS, Component
@@ -31,13 +32,31 @@ _FLAGS = {
 }
 
 
-def render(report: Report) -> str:
-    """Return the report's lines: header, bar, components with their top reasons, failures, window."""
-    lines = [_header(report), _bar(report), f"  {'component':<15}{'time':>10}  {'share':>8}  top reasons"]
+def render(
+    report: Report,
+    beside: Mapping[Component, tuple[str, str]] | None = None,
+    told: Sequence[str] = (),
+    objective: float | None = None,
+) -> str:
+    """Return the report's lines: header, bar, components with their top reasons, failures, window.
+
+    Args:
+        beside: each component's budget and owner, where the site file knows any.
+        objective: of ETT, from 0 to 1.
+        told: lines of who caused what, and of fixes.
+    """
+    width = max((len(owner) for _, owner in beside.values()), default=0) + 2 if beside else 0
+    columns = "" if beside is None else f"{'budget':>8}  {'owner':<{width}}"
+    lines = [
+        _header(report, objective),
+        _bar(report),
+        f"  {'component':<15}{'time':>10}  {'share':>8}  {columns}top reasons",
+    ]
     for component in sorted(COMPONENTS, key=lambda c: (-report.ns[c], COMPONENTS.index(c))):
-        lines.append(_component_line(report, component))
+        columns = "" if beside is None else f"{beside[component][0]:>8}  {beside[component][1]:<{width}}"
+        lines.append(_component_line(report, component, columns))
     lines.append(f"  {'total':<15}{duration(report.total_ns):>10}  {share(1.0 if report.total_ns else None):>8}")
-    lines.append(_failure_line(report))
+    lines += [_failure_line(report), *told]
     if report.num_replayed_steps:
         replayed = duration(report.detail_ns["wasted.replay"])
         lines.append(f"replayed {count(report.num_replayed_steps, 'step')} ({replayed}) over data already learned from")
@@ -70,35 +89,47 @@ def share(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio * 100:.1f} %"
 
 
+def points(ratio: float) -> str:
+    """Return +1.9 points: hundredths of the wall time."""
+    return f"{ratio * 100:+.1f} points"
+
+
+def cells(ns: Mapping[Component, int], order: Sequence[Component], width: int) -> dict[Component, int]:
+    """Share `width` cells of a bar among the components, by largest remainders: they sum to the width, or to 0."""
+    total = sum(ns.values())
+    if not total:
+        return {}
+    found = {c: ns[c] * width // total for c in order}
+    rest = sorted(order, key=lambda c: -(ns[c] * width % total))
+    for component in rest[: width - sum(found.values())]:
+        found[component] += 1
+    return found
+
+
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _header(report: Report) -> str:
+def _header(report: Report, objective: float | None) -> str:
     parts = [report.job or "(no job)", report.state_word, count(report.num_ranks, "rank")]
     parts += [count(report.num_attempts, "attempt"), f"wall {duration(report.total_ns)}", f"ETT {share(report.ett)}"]
+    if objective is not None:
+        parts[-1] += f" (objective {share(objective)})"
     return "   ".join(parts)
 
 
 def _bar(report: Report) -> str:
-    """Largest remainders, so that the cells always sum to the width."""
-    if not report.total_ns:
-        return ""
-    exact = {c: report.ns[c] * _BAR_CELLS / report.total_ns for c in COMPONENTS}
-    cells = {c: int(width) for c, width in exact.items()}
-    for component in sorted(exact, key=lambda c: cells[c] - exact[c])[: _BAR_CELLS - sum(cells.values())]:
-        cells[component] += 1
     order = sorted(COMPONENTS, key=lambda c: (-report.ns[c], COMPONENTS.index(c)))
-    return "".join(GLYPHS[c] * cells[c] for c in order)
+    return "".join(GLYPHS[c] * n for c, n in cells(report.ns, order, _BAR_CELLS).items())
 
 
-def _component_line(report: Report, component: Component) -> str:
+def _component_line(report: Report, component: Component, columns: str) -> str:
     ns = report.ns[component]
     ratio = ns / report.total_ns if report.total_ns else None
     reasons = [(name.split(".", 1)[1], n) for name, n in report.detail_ns.items() if name.startswith(f"{component}.")]
     reasons.sort(key=lambda item: (-item[1], item[0]))
     top = ", ".join(f"{name} {duration(n)}" for name, n in reasons[:_TOP_REASONS]) if component != "effective" else ""
-    return f"{GLYPHS[component]} {component:<15}{duration(ns):>10}  {share(ratio):>8}  {top}".rstrip()
+    return f"{GLYPHS[component]} {component:<15}{duration(ns):>10}  {share(ratio):>8}  {columns}{top}".rstrip()
 
 
 def _failure_line(report: Report) -> str:

@@ -35,8 +35,12 @@ class Site:
         return next((owner for owner in known if owner), job_owner if component == "effective" else "")
 
     def owner_of_stop(self, reason: str, cause_class: str, job_owner: str = "") -> str:
-        """Return who is asked about an interruption: its reason first, then its class, then the job (class user)."""
-        known = (self.owners.get(name) for name in (reason, cause_class))
+        """Return who is asked about an interruption: its reason first, then its class.
+
+        Without either: the job's own owner for class user, the owner of scheduling for a preemption.
+        """
+        names = (reason, cause_class, *(("scheduling",) if cause_class == "preempted" else ()))
+        known = (self.owners.get(name) for name in names)
         return next((owner for owner in known if owner), job_owner if cause_class == "user" else "")
 
     def budget(self, component: str) -> float | None:

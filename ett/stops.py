@@ -119,11 +119,12 @@ class FirstNewStep:
 
 
 def reason_of(record: Record | None, cause_class: str) -> str:
-    """Return the most exact name that the log has: its own `cause`, else signal, exit code, class."""
+    """Return the most exact name that the log has: its `cause` or `detail`, else signal, exit code, class."""
     data = {} if record is None else record.data
-    cause = data.get("cause")
-    if isinstance(cause, str) and _SLUG.fullmatch(cause):
-        return cause
+    for name in ("cause", "detail"):
+        cause = data.get(name)
+        if isinstance(cause, str) and _SLUG.fullmatch(cause):
+            return cause
     if cause_class == "preempted":
         return "preempted"
     number = data.get("signal")

@@ -15,7 +15,7 @@ from ett.job_window import AccountingPolicy
 from ett.lives import recorded_job
 from ett.log_source import UnixSeconds, load_account, log_path
 from ett.replay import Outcome, outcome
-from ett.report_text import duration, share
+from ett.report_text import duration, points, share
 from ett.stops import find_stops
 from ett.whatif import WhatIf, what_if, what_if_json
 
@@ -97,11 +97,6 @@ def advice_line(found: WhatIf) -> str:
 
 def signed(ns: float) -> str:
     return f"-{duration(-ns)}" if ns < 0 else f"+{duration(ns)}"
-
-
-def points(ratio: float) -> str:
-    """Return +1.9 points: hundredths of the wall time."""
-    return f"{ratio * 100:+.1f} points"
 
 
 def _gain(ns: int, delta: float | None) -> str:
