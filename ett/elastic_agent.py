@@ -120,7 +120,8 @@ class SupervisedAgent(LocalElasticAgent):
         local_ranks = {worker.global_rank: worker.local_rank for worker in self._worker_group.workers}
         survivors = sorted(set(local_ranks) - {gone.rank for gone in exits})
         is_forming = self._replacing is not None  # the same rank again, or another: better begin from nothing
-        if is_forming or len(failed) < len(exits) or not self._job.can_live_on(survivors):
+        is_stopping = any(gone.code == PREEMPTED_CODE for gone in failed)
+        if is_forming or is_stopping or len(failed) < len(exits) or not self._job.can_live_on(survivors):
             return None
         outcome = self._job.lose_ranks(failed, self._exit_order())
         decision = outcome.decision

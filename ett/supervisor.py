@@ -169,8 +169,7 @@ class JobSupervisor:
             stacks=None if gone.hang is None else list(gone.hang.stacks)[:32],
             unkillable=list(unkillable) or None,
             log_tail=tail or None,
-            # A program of the user may give such a code any meaning; it is restarted like any other.
-            final=(self.plan.kind == "recipe" and gone.code in FINAL_CODES) or None,
+            final=self._is_final(gone) or None,
         )
         history = self._replay()
         if not history.ended:
@@ -203,6 +202,7 @@ class JobSupervisor:
             exit_code=gone.exit_code,
             signal=gone.signal,
             signature=said,
+            final=self._is_final(gone) or None,
             log_tail=tail or None,
             **{"class": classify(gone)},
         )
@@ -217,6 +217,7 @@ class JobSupervisor:
             reason="failed",
             failure_class=classify(gone),
             signature=said,
+            is_final=self._is_final(gone),
             has_new_commit=(self.attempt, self.generation) in history.fruitful,
         )
         decision = self._policy((*history.since(self.first_attempt), facts), self.recovery)
@@ -317,6 +318,10 @@ class JobSupervisor:
     def _open_writer(self) -> EventWriter:
         common = {"job": self.folder.name, "gen": self.generation}
         return EventWriter(self.folder.events / "0", "sup", common, clock=self._clock, wait_s=None)
+
+    def _is_final(self, gone: RankExit) -> bool:
+        # A program of the user may give such a code any meaning; it is restarted like any other.
+        return self.plan.kind == "recipe" and gone.code in FINAL_CODES
 
     def _last_words(self, gone: RankExit) -> tuple[list[str], str]:
         """Return a rank's last lines and the file of the job's folder that keeps them; "" where it said nothing."""

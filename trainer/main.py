@@ -20,7 +20,7 @@ def main() -> int:
     with run.span("imports"):
         from ett.trainer.worker import run_worker
     try:
-        return run_worker(run, os.environ)
+        return ett.restartable(run_worker)(run, os.environ)
     except EttError as err:
         sys.stderr.write(err.render() + "\n")
         return err.exit_code

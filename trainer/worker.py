@@ -12,7 +12,8 @@ import torch
 
 from ett.checkpoint import CheckpointConfig, Checkpointer
 from ett.checkpoint.commit import Commit
-from ett.errors import EttError, NotFound, UsageError
+from ett.errors import EttError, LostPeer, NotFound, UsageError
+from ett.generation import FOLDER_VARIABLE
 from ett.section import build_section
 from ett.tracker import Run
 from ett.trainer.comm.collectives import Collectives
@@ -70,6 +71,8 @@ def run_worker(run: Run, environ: Mapping[str, str]) -> int:
     try:
         return _train_and_score(run, run.job_dir, recipe, collectives)
     except EttError as err:
+        if isinstance(err, LostPeer) and environ.get(FOLDER_VARIABLE):
+            raise  # this rank may live on in the next generation (ett.restartable)
         say_once(err, collectives.rank, store)
         return err.exit_code
     finally:

@@ -23,14 +23,14 @@ class Job:
     def __init__(self, hang: Hang | None = None) -> None:
         self.stop = SimpleNamespace(requested=None)
         self.hang, self.failures, self.said = hang, [], []  # type: Hang | None, list[Any], list[str]
-        self.num_completed = 0
+        self.num_completed, self.lives_on = 0, False
 
     def beat(self) -> None: ...
 
     def end_children(self) -> None: ...
 
     def can_live_on(self, survivors: list[int]) -> bool:
-        return False
+        return self.lives_on
 
     def find_hang(self) -> Hang | None:
         return self.hang
@@ -107,3 +107,22 @@ def test_row_34_a_stop_in_the_poll_of_a_failure_does_not_hide_it(
     else:
         with pytest.raises(elastic_agent._Stopped):
             agent._monitor_workers(agent._worker_group)
+
+
+def test_ranks_that_were_told_to_stop_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job()
+    job.lives_on = True
+    agent = agent_of(job, monkeypatch, Process(143), Process(None))
+    monkeypatch.setattr(agent, "_stop_workers_for", lambda *_: Outcome(status="preempted"))
+    with pytest.raises(elastic_agent._Stopped):
+        agent._monitor_workers(agent._worker_group)
+
+
+@pytest.mark.parametrize("exits", [(0, -9), (-9, -9)])
+def test_a_rank_that_is_done_or_alone_needs_the_whole_attempt(
+    monkeypatch: pytest.MonkeyPatch, exits: tuple[int, int]
+) -> None:
+    job = Job()
+    agent = agent_of(job, monkeypatch, *map(Process, exits))
+    job.lives_on = exits[0] == 0  # a supervisor lets nobody live on where there is nobody
+    assert agent._monitor_workers(agent._worker_group).state == WorkerState.FAILED

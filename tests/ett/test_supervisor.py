@@ -11,6 +11,7 @@ import pytest
 
 from ett.event_reader import read_folder
 from ett.failure import RankExit
+from ett.generation import GenerationFolder
 from ett.job_folder import JobFolder
 from ett.job_history import read_history
 from ett.launch_plan import LaunchPlan
@@ -19,6 +20,7 @@ from ett.supervisor import JobSupervisor, Outcome
 from ett.tracker import Run, RunIdentity
 
 PLAN = LaunchPlan(kind="script", target="train.py", cwd="/", nproc=2, team="ads", recovery={"max_restarts": 2})
+NO_PROCESS = 2**22 + 1  # above the largest pid of Linux
 BOTH_DONE = [RankExit(rank=0, code=0), RankExit(rank=1, code=0)]
 
 
@@ -129,3 +131,20 @@ def test_a_chosen_step_holds_until_this_launch_has_a_commit_of_its_own(folder: J
         job.fail_attempt([RankExit(rank=0, code=-9)], order=[0])
     job.close()
     assert resumes == ["120", "120", "auto"]
+
+
+def test_a_lost_rank_whose_error_is_final_is_not_replaced(folder: JobFolder) -> None:
+    job = JobSupervisor(replace(PLAN, kind="recipe", recovery={"restart": "inprocess"}), folder, StopSignals())
+    job.open(read_history(folder.events))
+    environ = begin(job)
+    job.watch({0: NO_PROCESS, 1: NO_PROCESS + 1})
+    assert environ["ETT_GENERATIONS"] == str(folder.attempt(1))
+    assert not job.can_live_on([0])  # it has not said that it can
+    GenerationFolder(folder.attempt(1)).join(0, 0)
+    assert job.can_live_on([0])
+    outcome = job.lose_ranks([RankExit(rank=1, code=3)], order=[1])
+    job.close()
+    assert outcome.decision is not None
+    assert (outcome.decision.restart, outcome.decision.rule) == (False, "final_error")
+    (fault,) = (record for record in read_folder(folder.path).records if record.ev == "fault")
+    assert (fault.rank, fault.data["class"], fault.data["final"]) == (1, "user", True)

@@ -68,6 +68,20 @@ def test_a_killed_and_restored_job_ends_with_the_bits_of_an_uninterrupted_one(
     assert Ended(job).facts == whole.facts
 
 
+def test_ranks_that_outlive_another_one_end_with_the_same_bits(
+    job: LaunchedJob, uninterrupted: Callable[[int], Ended]
+) -> None:
+    flags = ("--nproc", "2", "--restart", "inprocess", "--chaos", "kill:rank=1,step=14")
+    assert job.run(*flags, RECIPE) == 0, job.err
+    assert [end["reason"] for end in job.ends()] == ["completed"]
+    assert {(r.rank, r.pid) for r in job.records("step") if r.rank == 0 and r.gen == 1} == {
+        (0, JobFolder(job.job_dir).read_workers(1)[0].pid)
+    }
+    assert len({r.pid for r in job.records("step")}) == 3  # rank 0, and both processes of rank 1
+    assert Ended(job).losses == uninterrupted(2).losses
+    assert Ended(job).facts == uninterrupted(2).facts
+
+
 def test_a_job_of_which_one_rank_was_told_to_stop_goes_on_to_the_same_bits(
     job: LaunchedJob, uninterrupted: Callable[[int], Ended]
 ) -> None:
