@@ -74,7 +74,8 @@ class BatchHook:
             return None
         now_ns = session.now_ns()
         session.work()
-        self._saves.settle()
+        if self._saves.is_waiting:
+            self._saves.settle()
         stream = self._streams.get(iterator)
         if stream is None:
             stream = self._streams[iterator] = self._new_stream(iterator, now_ns)

@@ -17,6 +17,10 @@ def batch_size(batch: object) -> int | None:
     Looks into tuples, lists, dataclass-like objects and mappings (first at the names that say what a tensor is), and
     takes the length of a list of texts or numbers as it is. A tensor without dimensions says nothing.
     """
+    if type(batch) in (list, tuple) and batch:  # what a loader gives as a rule, and this runs at every step
+        shape = getattr(batch[0], "shape", None)  # type: ignore[index]
+        if shape:
+            return int(shape[0])
     return _size(batch, 0)
 
 

@@ -18,7 +18,6 @@ HOOKS: dict[str, str] = {
     "saves": "span `ckpt_save` and commits: torch.save and torch.distributed.checkpoint",
     "loads": "span `restore` and the position to go on from: torch.load and torch.distributed.checkpoint",
     "train_end": "train_end, and `final_save`, when the program ended well",
-    "transformers": "Trainer of Hugging Face: whole saves and evaluations instead of their parts",
 }
 
 

@@ -23,7 +23,9 @@ _UNFINISHED = re.compile(r"(^|[._/-])(te?mp|part|partial|incomplete|unfinished|n
 
 
 @dataclass(kw_only=True, slots=True)
-class _Save:
+class Save:
+    """One save of the program, from its begin on."""
+
     kind: StateKind
     ckpt_id: str
     step: int
@@ -41,12 +43,12 @@ class SaveHook:
         self._session, self._steps, self._positions, self._files = session, steps, positions, files
         self._num_saves = 0
         self._depth = 0  # of saves within saves: the outermost is the program's
-        self._waiting: list[_Save] = []
+        self._waiting: list[Save] = []
 
     def install(self, torch: Any) -> None:
         patch([torch.serialization, torch], "save", self._before, self._after)
 
-    def begin(self, kind: StateKind, target: object) -> _Save | None:
+    def begin(self, kind: StateKind, target: object) -> Save | None:
         """Note the begin of a save, also for a hook of another way to save; None: it is part of another, or not ours.
 
         `end` must follow where a save was returned.
@@ -62,13 +64,13 @@ class SaveHook:
         self._num_saves += 1
         run = session.run
         step, cursor = run.position
-        save = _Save(kind=kind, ckpt_id=f"a{run.attempt}-{self._num_saves}", step=step, cursor=cursor, target=target)
+        save = Save(kind=kind, ckpt_id=f"a{run.attempt}-{self._num_saves}", step=step, cursor=cursor, target=target)
         save.span = session.begin_span("ckpt_save")
         if run.rank == 0:
             run.emit("ckpt_begin", id=save.ckpt_id, step=step, cursor=cursor, inferred=True)
         return save
 
-    def end(self, save: _Save, is_done: bool) -> None:
+    def end(self, save: Save, is_done: bool) -> None:
         """The save's call is over. Args: is_done: it returned."""
         self._depth -= 1
         assert save.span is not None
@@ -78,9 +80,13 @@ class SaveHook:
         if is_done:
             self._done(save)
 
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._waiting)
+
     def settle(self, is_last: bool = False) -> None:
         """Commit what was waiting; `is_last`: nothing comes after this, a file keeps the name that it has."""
-        unfinished: list[_Save] = []
+        unfinished: list[Save] = []
         while self._waiting:
             save = self._waiting.pop(0)
             name = _current_name(save.fd)
@@ -94,19 +100,23 @@ class SaveHook:
                 self._commit(save, name)
         self._waiting = unfinished
 
-    def commit_folder(self, save: _Save, content: Content, uri: str) -> None:
-        """Commit a save whose content is not one file; called when it is complete."""
-        self._keep(save, content)
-        self._commit(save, uri)
+    @property
+    def is_committing_rank(self) -> bool:
+        return self._session.run.rank == 0
 
-    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Save | None:
+    def commit_folder(self, save: Save, content: Content, num_bytes: int, uri: str) -> None:
+        """Commit a save whose content is not one file; called when it is complete, on any thread."""
+        self._keep(save, content)
+        self._commit(save, uri, num_bytes)
+
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Save | None:
         value = args[0] if args else kwargs.get("obj")
         return self.begin(state_kind(value), args[1] if len(args) > 1 else kwargs.get("f"))
 
-    def _after(self, token: _Save, result: object, is_done: bool) -> None:
+    def _after(self, token: Save, result: object, is_done: bool) -> None:
         self.end(token, is_done)
 
-    def _done(self, save: _Save) -> None:
+    def _done(self, save: Save) -> None:
         target = save.target
         if isinstance(target, str | os.PathLike):
             save.fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
@@ -121,7 +131,7 @@ class SaveHook:
             save.fd = os.dup(descriptor)
             self._waiting.append(save)
 
-    def _keep(self, save: _Save, content: Content | None) -> None:
+    def _keep(self, save: Save, content: Content | None) -> None:
         if content is None:
             return
         try:
@@ -138,7 +148,7 @@ class SaveHook:
         finally:
             content.close()
 
-    def _commit(self, save: _Save, uri: str | bytes) -> None:
+    def _commit(self, save: Save, uri: str | bytes, num_bytes: int | None = None) -> None:
         run, saved = self._session.run, save.saved
         if run.rank == 0 and saved is not None and self._session.is_on("saves"):
             run.emit(
@@ -147,7 +157,7 @@ class SaveHook:
                 step=save.step,
                 cursor=save.cursor,
                 uri=os.fsdecode(uri),
-                bytes=saved.num_bytes,
+                bytes=saved.num_bytes if num_bytes is None else num_bytes,
                 digest=saved.digest,
                 tier="local",
                 inferred=True,

@@ -102,6 +102,23 @@ def content_of(target: object) -> Content | None:
     return Content(os.fstat(own_fd).st_size, lambda count, at: os.pread(own_fd, count, at), lambda: None)
 
 
+def folder_content(folder: str | os.PathLike[str]) -> tuple[Content, int]:
+    """Return a folder's content, and its bytes: the names in it, with the size and digest of each file.
+
+    The folder's own name is no part of it. Raises: OSError.
+    """
+    lines: list[str] = []
+    total_bytes = 0
+    for path in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
+        content = content_of(path)
+        assert content is not None
+        lines.append(f"{path.relative_to(folder)} {content.num_bytes} {content.digest()}")
+        total_bytes += content.num_bytes
+        content.close()
+    listing = "\n".join(lines).encode()
+    return Content(len(listing), lambda count, at: listing[at : at + count], lambda: None), total_bytes
+
+
 def descriptor_of(target: object) -> int | None:
     """Return the descriptor of an open file of the operating system, None where there is none."""
     fileno = getattr(target, "fileno", None)

@@ -24,7 +24,6 @@ STANDS_DOWN_FOR: dict[str, tuple[str, ...]] = {
     "saves": ("committed", "span ckpt_save"),
     "loads": ("restored", "span restore"),
     "train_end": ("train_end",),
-    "transformers": ("step",),
 }
 
 
@@ -52,7 +51,10 @@ class HookSession:
 
     def is_on(self, hook: str) -> bool:
         """Return whether the hook may write: it was not turned off, and the program does not say the same itself."""
-        return self._is_live and hook in self._hooks and self.run.said.isdisjoint(STANDS_DOWN_FOR[hook])
+        if not self._is_live or hook not in self._hooks:
+            return False
+        said = self.run.said
+        return not said or said.isdisjoint(STANDS_DOWN_FOR[hook])
 
     def work(self) -> None:
         """Note that the program does more than import: see `on_work`."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from ett.hooks import around
 from ett.hooks.batch_hook import BatchHook
+from ett.hooks.compile_callbacks import CompileCallbacks
+from ett.hooks.distributed_checkpoint_hook import DistributedCheckpointHook
 from ett.hooks.hook_names import parse_hooks
 from ett.hooks.load_hook import LoadHook
 from ett.hooks.module_watch import ModuleWatch
@@ -46,5 +48,7 @@ def start(environ: Mapping[str, str]) -> None:
     for install in (steps.install, saves.install, loads.install, batches.install, start_up.install):
         watch.when_imported("torch", install)
     watch.when_imported("torch", start_up.install_distributed)
+    watch.when_imported("torch.distributed.checkpoint", DistributedCheckpointHook(saves, loads).install)
+    watch.when_imported("torch._dynamo.callback", CompileCallbacks(session).install)
     watch.when_imported("torch._dynamo", start_up.imported_late)
     watch.install()

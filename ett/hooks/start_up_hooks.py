@@ -16,7 +16,7 @@ class StartUpHooks:
     def __init__(self, session: HookSession, steps: StepHook) -> None:
         self._session, self._steps = session, steps
         self._imports: OpenSpan | None = None
-        self._is_moving = False
+        self._is_moving = self._is_starting_device = False
         self._module_class: Any = None
         self._cuda: Any = None
 
@@ -55,9 +55,14 @@ class StartUpHooks:
         return self._begin("process_group")
 
     def _before_device(self, args: object, kwargs: object) -> OpenSpan | None:
-        return self._begin("device_init")
+        if self._is_starting_device or self._cuda.is_initialized():  # it calls itself, and once more for each check
+            return None
+        span = self._begin("device_init")
+        self._is_starting_device = span is not None
+        return span
 
     def _after_device(self, span: OpenSpan, result: object, is_done: bool) -> None:
+        self._is_starting_device = False
         self._session.end_span(span)
         if self._cuda.is_initialized():
             unpatch(self._cuda, "_lazy_init")  # torch asks before every call to the device

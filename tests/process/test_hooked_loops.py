@@ -303,3 +303,50 @@ def test_numbers_are_those_without_hooks(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(BEFORE + dedent(text))
     program = HookedProgram(tmp_path, "program.py")
     assert program.hooked() == program.plainly()
+
+
+def test_graphs_backward_graphs_and_recompiles_are_compilation(tmp_path: Path) -> None:
+    text = """
+        compiled = torch.compile(model, backend="aot_eager")
+        for size in (16, 16, 8, 8):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(compiled(torch.ones(size, 4)), torch.ones(size, 1)).backward()
+            optimizer.step()
+        torch._dynamo.reset()
+        compiled(torch.ones(4, 4)).sum().backward()
+    """
+    program = run(tmp_path, text)
+    kinds = [r.data["kind"] for r in program.records("span_begin") if r.data["name"] == "compile"]
+    assert kinds[:3] == ["dynamo", "lazy_backward", "dynamo"]  # the first graph, its backward, the second size
+    assert kinds[-2:] == ["dynamo", "lazy_backward"]  # after a reset, which forgets all callbacks
+    assert names(program).count("compile") == len(kinds)
+
+
+def test_a_program_that_does_not_compile_has_no_compiler_in_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import sys, torch\nprint('torch._dynamo' in sys.modules)\n")
+    assert HookedProgram(tmp_path, "program.py").hooked().out == "False\n"
+
+
+@pytest.mark.parametrize("way", ["save", "async_save"])
+def test_a_distributed_checkpoint_is_committed_and_known_again(tmp_path: Path, way: str) -> None:
+    save = f"""
+        import torch.distributed as dist, torch.distributed.checkpoint as dcp
+        dist.init_process_group("gloo", init_method="file://" + os.path.abspath("rendezvous"), rank=0, world_size=1)
+        for batch in DataLoader(data, batch_size=16): train(batch)
+        saving = dcp.{way}({{"model": model.state_dict()}}, checkpoint_id="first")
+        if "async" in "{way}": saving.result()
+        time.sleep(0.2)
+        os.rename("first", "second")
+        dist.destroy_process_group()
+    """
+    program = run(tmp_path, save)
+    (commit,) = program.records("ckpt_commit")
+    assert (commit.data["step"], commit.data["cursor"], Path(commit.data["uri"]).name) == (4, 64, "first")
+    assert "ckpt_save" in names(program)
+    load = """
+        import torch.distributed.checkpoint as dcp
+        dcp.load({"model": model.state_dict()}, checkpoint_id="second", no_dist=True)
+        for batch in DataLoader(data, batch_size=32): train(batch)
+    """
+    again = run(tmp_path, load, attempt=2)
+    assert [(r.data["step"], r.data["cursor"]) for r in again.records("restore")] == [(4, 64)]
