@@ -101,11 +101,17 @@ def without_stops(lives: Sequence[Life], is_removed: Callable[[Stop], bool]) -> 
 
 
 def _unmade_commits(lives: Sequence[Life], removals: Sequence[Removal]) -> set[Place]:
-    """The cursors that only a save on the way out committed, before a stop that is now none."""
+    """The cursors that only a save on the way out committed, before a stop that is now none.
+
+    A save in the loop at the same place was under way when the stop came: without the stop it would have been whole.
+    """
     gone: set[Place] = {
         life.committed
         for life in lives
-        if life.committed is not None and life.stop is not None and any(edit.covers(life.stop) for edit in removals)
+        if life.committed is not None
+        and life.stop is not None
+        and any(edit.covers(life.stop) for edit in removals)
+        and not any(item.reason == "ckpt_save" and item.hi == life.committed for item in life.work)
     }
     return gone - {commit.cursor for life in lives for commit in life.commits}
 

@@ -185,6 +185,16 @@ def saved_once(job: Simulated) -> bool:
     return is_known and not job.struck_at_once
 
 
+def test_a_save_that_the_removed_preemption_overtook_would_have_been_whole(case_log: CaseLog) -> None:
+    # The preemption comes 0.2 s after the save of step 1, whose commit takes 0.5 s; its own save commits step 1 too.
+    strikes = {"into_s": 0.1, "cause": "c"}
+    first = Failure(after_step=1, into_s=0.1, cause="gone", how="preempted")
+    others = (Failure(after_step=2, **strikes), Failure(after_step=2, how="preempted", **strikes))
+    plan = Plan(num_steps=12, interval_steps=1, failures=(first, *others))
+    without = Simulated(replace(plan, failures=others), case_log)
+    assert Simulated(plan, case_log).played("remove reason=gone") == without.detail_ns
+
+
 def places_change(failures: Sequence[Failure], index: int) -> bool:
     """Without this failure the simulator would let the next one strike earlier in the work than the job had been."""
     following = failures[index + 1] if index + 1 < len(failures) else None
