@@ -92,10 +92,10 @@ class ColumnView:
 
     def _outline(self) -> tuple[list[Timed], ClockAlignment]:
         records = list(self.columns.others)
-        for stream, (file, *_, earliest, latest, _, _, _) in enumerate(self.streams):
-            records.append(self.columns.record(stream, earliest, file))
-            if latest != earliest:
-                records.append(self.columns.record(stream, latest, file))
+        for stream, (file, kind, *_, earliest, latest, size, _, _) in enumerate(self.streams):
+            # Spans are few, and readers of an attempt's records (traces, exports) look for each of them.
+            rows = range(size) if NATIVE.KINDS[kind].startswith("span") else sorted({earliest, latest})
+            records.extend(self.columns.record(stream, row, file) for row in rows)
         clocks = align(records)
         timed = [Timed(clocks.time_ns(record), record) for record in records]
         timed.sort(key=order)
