@@ -12,6 +12,7 @@ from itertools import pairwise
 from ett.attempt_timeline import AttemptTimeline, attempt_timeline
 from ett.clock_alignment import ClockAlignment, Timed, ordered
 from ett.column_pieces import Part, clipped, joined, reclassified, unsaved
+from ett.column_steps import ColumnSteps
 from ett.column_view import ColumnView
 from ett.commits import Commits, find_commits
 from ett.event_reader import EventLog
@@ -187,7 +188,8 @@ def _flags(
         flags.add("recovered_step")
     if any(t.has_doubted_step for t in timelines):
         flags.add("cursor_unknown")
-    if any(s.record.data.get("samples_inferred") for t in timelines for s in t.steps):
+    recorded = (t for t in timelines if not isinstance(t.steps, ColumnSteps))  # columns hold no step that says so
+    if any(s.record.data.get("samples_inferred") for t in recorded for s in t.steps):
         flags.add("samples_inferred")
     if any(r.data.get("inferred") and r.ev in INFERRED_BY_HOOKS for t in timelines for _, r in t.attempt.records):
         flags.add("inferred_by_hooks")
