@@ -1,4 +1,7 @@
-"""docs/cli.txt holds the --help of every command; run this file to write it anew."""
+"""docs/cli.txt holds the --help of every command; `python -P` on this file writes it anew.
+
+-P: with the folder of this file on the path, `tests/ett` would stand before `ett`.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ def _pages(command: click.Command, path: str) -> list[str]:
 
 def test_docs_show_the_help_of_every_command() -> None:
     # In a process of its own: click keeps the help option that a command was first called with, by any test.
-    done = subprocess.run([sys.executable, __file__, "--print"], capture_output=True, text=True, check=True)
-    assert done.stdout == EXPECTED.read_text(), f"{sys.executable} {__file__} writes it anew"
+    done = subprocess.run([sys.executable, "-P", __file__, "--print"], capture_output=True, text=True, check=True)
+    assert done.stdout == EXPECTED.read_text(), f"{sys.executable} -P {__file__} writes it anew"
 
 
 if __name__ == "__main__":
