@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("checkpoint", "recovery", "compile_cache", "trainer", "dashboards", "alerts")
-SHIPPED = {".py", ".typed", ".json", ".toml", ".cpp"}
+SHIPPED = {".py", ".typed", ".json", ".toml", ".cpp", ".hpp"}
 
 pytestmark = [pytest.mark.slow]
 

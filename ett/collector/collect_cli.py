@@ -114,10 +114,11 @@ def _check_store(store: Store) -> None:
 
 def _check_installed() -> None:
     try:
+        import prometheus_client
         import starlette
         import uvicorn
     except ImportError as err:
         raise ConfigError(
             f"the collector needs {err.name}, which is not installed", do="pip install 'ett[server]'"
         ) from err
-    assert starlette and uvicorn
+    assert prometheus_client and starlette and uvicorn
