@@ -15,8 +15,15 @@ ROOT = Path(__file__).parents[1]
 PACK = ROOT / "device-pack"
 LIMIT_BYTES = 64 << 20  # what one call may carry to the machine
 DEVICE_PYTHON = "3.12"
-# Dependencies of the core that the GPU image does not hold. Exporters and S3 are imported lazily and stay behind.
-LACKING = ("tenacity", "zstandard")
+# What the core and the tests of server and exporter need and the GPU image lacks; tests of S3 and PostgreSQL are
+# skipped there.
+LACKING = (
+    *("tenacity", "zstandard", "starlette", "uvicorn", "oteltap"),
+    *("opentelemetry-api", "opentelemetry-sdk", "opentelemetry-proto", "opentelemetry-semantic-conventions"),
+    *("opentelemetry-exporter-http-transport", "opentelemetry-exporter-otlp-common"),
+    *("opentelemetry-exporter-otlp-proto-common", "opentelemetry-exporter-otlp-proto-http"),
+    "googleapis-common-protos",
+)
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 SETUP = """\
 # source device-pack/setup.sh, in the repository root: installs the carried wheels aside, builds the extensions.

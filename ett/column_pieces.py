@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import eq
 from typing import TYPE_CHECKING, Any, Union, cast, overload
 
 from ett.event_schema import Component
@@ -159,6 +160,14 @@ class ColumnPieces(Sequence[Piece]):
         if self._made is None:
             self._made = list(self)
         return self._made[index]
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to any sequence of equal pieces, as the tuple is that it stands for."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def joined(parts: Sequence[Part]) -> Sequence[Piece]:

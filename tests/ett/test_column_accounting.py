@@ -183,6 +183,15 @@ def test_columns_and_records_give_the_same_account(files: Files, as_of: int | No
         assert build_report(found, **kept) == build_report(expected, **kept)
 
 
+@settings(max_examples=50, deadline=None)
+@given(files=logs())
+def test_two_accounts_of_one_log_are_equal(files: Files) -> None:
+    one, two = (account(columnar(files), as_of_ns=0, cut_at_as_of=False) for _ in range(2))
+    assert one is None or two is None or (one.pieces == two.pieces and one.pieces == tuple(two.pieces))
+    if one is not None and one.pieces:
+        assert one.pieces != one.pieces[1:]
+
+
 @settings(max_examples=100, deadline=None)
 @given(files=logs(), seed=st.integers(0, 2**32))
 def test_lines_out_of_order_or_missing_change_nothing_but_the_counts(files: Files, seed: int) -> None:

@@ -57,8 +57,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield str(tmp_path / "home" / "ett.db")
         return
-    import psycopg
-
+    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'ett[postgres]'")
     server: str = request.getfixturevalue("postgres")
     name = f"t{uuid4().hex}"
     with psycopg.connect(server, autocommit=True) as connection:

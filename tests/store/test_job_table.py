@@ -266,5 +266,6 @@ def test_a_password_is_never_shown() -> None:
 
 
 def test_a_server_that_does_not_answer_is_exit_code_6(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'ett[postgres]'")
     assert run(["ls", "--store", f"postgresql://ett:hunter2@/x?host={tmp_path}"]) == 6
     assert "hunter2" not in capsys.readouterr().err

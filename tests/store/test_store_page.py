@@ -29,7 +29,11 @@ def test_the_commands_of_the_page_do_what_it_says(
     assert len(blocks) == 3
     script = f'set -eux\nett() {{ "{sys.executable}" -m ett "$@"; }}\n' + "".join(blocks)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ETT_")}
-    environ |= {"ETT_HOME": str(tmp_path), "NEW": store_url, "PYTHONPATH": str(ROOT)}
+    environ |= {
+        "ETT_HOME": str(tmp_path),
+        "NEW": store_url,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
     )
