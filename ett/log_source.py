@@ -15,6 +15,8 @@ from ett.job_folder import ett_home, find_job
 from ett.job_source import JobLog, opened, store_url
 from ett.job_window import AccountingPolicy
 
+_END_OF_DATES_S = 253_402_300_800  # the year 10000; later instants have no date to be shown as
+
 
 class UnixSeconds(click.ParamType[int]):
     """Seconds since the Unix epoch, decimals allowed -> integer nanoseconds, exactly."""
@@ -25,7 +27,10 @@ class UnixSeconds(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            return int((Decimal(value) * NS).to_integral_value())
+            seconds = Decimal(value)
+            if not abs(seconds) < _END_OF_DATES_S:
+                raise ValueError
+            return int((seconds * NS).to_integral_value())
         except (InvalidOperation, ValueError, OverflowError):
             self.fail(f"{value!r} is not a number of seconds since the Unix epoch", param, ctx)
 

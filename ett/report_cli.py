@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -29,6 +30,19 @@ if TYPE_CHECKING:
     from ett.report_document import Document
 
 _UNIX = UnixSeconds()
+
+
+class Ratio(click.FloatRange):
+    """A number from 0 to 1. The range alone lets NaN through, below which nothing is: a gate that never closes."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        ratio: float = super().convert(value, param, ctx)
+        if isnan(ratio):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return ratio
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +109,15 @@ class Asked:
     exclude: tuple[tuple[int, int], ...]
     output: Output
 
+    def __post_init__(self) -> None:
+        for option, spans in (("--window", (self.window,) if self.window else ()), ("--exclude", self.exclude)):
+            for begin_ns, end_ns in spans:
+                if begin_ns >= end_ns:
+                    raise UsageError(
+                        f"{option} ends at {end_ns / NS:.15g}, not after {begin_ns / NS:.15g}",
+                        expected=f"{option} A B with A < B, in Unix seconds",
+                    )
+
 
 @click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
@@ -120,7 +143,7 @@ class Asked:
     metavar="FILE",
     help="The site file with owners and budgets; else $ETT_CONFIG or $ETT_HOME/ett.toml.",
 )
-@click.option("--fail-under", type=click.FloatRange(0, 1), metavar="RATIO", help="Exit 9 if ETT is below, e.g. 0.90.")
+@click.option("--fail-under", type=Ratio(), metavar="RATIO", help="Exit 9 if ETT is below, e.g. 0.90.")
 @click.option("--md", "as_markdown", is_flag=True, help="Print GitHub Markdown.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write one HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, exact to the nanosecond.")
@@ -223,11 +246,13 @@ def _parts(scope: Scope, asked: Asked, *, by_attempt: bool) -> tuple[list[JobPar
 
 
 def _accounts(scope: Scope, asked: Asked) -> Iterator[tuple[str, JobAccount | EttError | None]]:
-    names: tuple[str | None, ...] = scope.jobs or (() if scope.is_fleet else (None,))
-    if not names:
+    if scope.is_fleet:
         yield from accounts(asked.store, asked.policy, asked.as_of_ns)
-    for name in names:
-        yield name or "", log_path(name, scope.events, asked.store).account(asked.as_of_ns, asked.policy)
+        return
+    # By log, not by what was typed: a job that is named twice, once by its prefix, counts once.
+    logs = dict.fromkeys(log_path(name, scope.events, asked.store) for name in scope.jobs or (None,))
+    for log in logs:
+        yield log.job, log.account(asked.as_of_ns, asked.policy)
 
 
 def _many_jobs(found: RollUp, parts: Sequence[JobPart], scope: Scope, asked: Asked, warnings: list[str]) -> None:
@@ -250,8 +275,10 @@ def _write(document: Document, output: Output) -> None:
         click.echo(markdown(document))
     elif output.html is not None:
         from ett.report_html import html
+        from ett.store.export_cli import written
 
-        output.html.write_text(html(document), encoding="utf-8")
+        with written(output.html) as file:
+            file.write(html(document).encode())
         click.echo(f"{output.html}: {document.title}")
     else:
         from ett.report_terminal import show

@@ -69,9 +69,11 @@ def command(
     if svg is None:
         click.echo(timeline_text(account))
         return
+    from ett.store.export_cli import written
     from ett.timeline_svg import timeline_svg
 
-    svg.write_text(timeline_svg(account))
+    with written(svg) as file:
+        file.write(timeline_svg(account).encode())
     click.echo(f"{svg}: {account.job}, {len(account.timelines)} attempts")
 
 

@@ -19,6 +19,7 @@ from ett.errors import NotFound
 from ett.job_source import JobLog, store_option
 from ett.job_window import AccountingPolicy
 from ett.log_source import log_path
+from ett.os_failure import os_failure
 from ett.store.export_jsonl import export_job
 
 FORMATS = ("jsonl", "trace", "parquet")
@@ -46,7 +47,12 @@ class Bytes(click.ParamType[int]):
 @store_option
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="What to write.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="'-': standard output; .gz."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    required=True,
+    metavar="FILE",
+    help="'-': standard output; .gz.",
 )
 @click.option(
     "--max-bytes", type=Bytes(), default=MAX_TRACE_BYTES, metavar="SIZE", help="Of a trace, before .gz; default: 50MB."
@@ -86,23 +92,48 @@ def write_trace(output: Path, accounts: Sequence[JobAccount], max_bytes: int) ->
 
 @contextmanager
 def written(path: Path) -> Iterator[BinaryIO]:
-    """A file that is there only when it is whole; gzipped where its name ends so; "-" is standard output."""
+    """A file that is there only when it is whole; gzipped where its name ends so; "-" is standard output.
+
+    Raises: NotFound: there is no such folder. EttError: it cannot be written.
+    """
     if str(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    target = path.resolve()  # a link stays a link
+    if not target.parent.is_dir():
+        raise NotFound(f"folder {path.parent} does not exist", do="make it, or choose another place for the file")
+    if target.exists() and not target.is_file():  # a device or a pipe: a rename would put a plain file in its place
+        with _failure_names(path), target.open("wb") as file, _packed(file, path) as packed:
+            yield packed
+        return
+    fresh = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
-        with fresh.open("wb") as file:
-            if path.suffix == ".gz":
-                with gzip.GzipFile("", "wb", fileobj=file, compresslevel=6, mtime=0) as packed:
-                    with io.BufferedWriter(cast(io.RawIOBase, packed), 1 << 20) as buffered:
-                        yield buffered
-            else:
-                yield file
-        fresh.replace(path)
+        with _failure_names(path), fresh.open("wb") as file, _packed(file, path) as packed:
+            yield packed
+        fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def _failure_names(path: Path) -> Iterator[None]:
+    """A failure to write names the file that was asked for; the kernel names it for opening alone."""
+    try:
+        yield
+    except OSError as err:
+        raise os_failure(err, path, elsewhere="another file") from err
+
+
+@contextmanager
+def _packed(file: BinaryIO, path: Path) -> Iterator[BinaryIO]:
+    """What packs into `file` where the name of `path` asks for it."""
+    if path.suffix != ".gz":
+        yield file
+        return
+    with gzip.GzipFile("", "wb", fileobj=file, compresslevel=6, mtime=0) as packed:
+        with io.BufferedWriter(cast(io.RawIOBase, packed), 1 << 20) as buffered:
+            yield buffered
 
 
 def _account(log: JobLog) -> JobAccount:

@@ -101,6 +101,21 @@ def test_fail_under_is_exit_code_9(home: Path, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["data"]["job"] == "ctr-aaaa"
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [["--fail-under", "nan"], ["--window", "5", "1"], ["--exclude", "5", "5"], ["--window", "1e300", "1e301"],
+     ["--as-of", "1e400"]],
+)  # fmt: skip
+def test_a_value_that_means_nothing_is_refused(home: Path, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "ctr-aaaa", *argv]) == 2
+    assert argv[0] in capsys.readouterr().err
+
+
+def test_a_job_that_is_named_twice_counts_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    once = answer(capsys, "report", "ctr-aaaa", "--json", "--by", "component")
+    assert answer(capsys, "report", "ctr-aaaa", "ctr-a", "--json", "--by", "component") == once
+
+
 def test_fractions_of_a_second_are_exact(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ("report", "ctr-aaaa", "--json", "--window", "1900000120.000000001", "1900000120.000000004")
     assert answer(capsys, *argv)["data"]["total_ns"] == 3

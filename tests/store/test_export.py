@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import stat
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -175,3 +177,44 @@ def test_a_file_that_cannot_be_finished_is_not_left_behind(tmp_path: Path) -> No
     out = tmp_path / "out.json"
     assert run(["export", "--events", str(tmp_path), "--format", "trace", "-o", str(out)]) == 4
     assert not list(tmp_path.glob("out*"))
+
+
+def test_what_is_no_regular_file_is_written_into_and_not_replaced(
+    tmp_path: Path, step_line: StepLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = many_steps(tmp_path / "log", step_line, 3)
+    named = tmp_path / "pipe"
+    os.mkfifo(named)
+    reader = os.open(named, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert run(["export", "--events", str(log), "-o", str(named)]) == 0
+        assert stat.S_ISFIFO(named.stat().st_mode)
+        assert os.read(reader, 1 << 16).startswith(b'{"')
+    finally:
+        os.close(reader)
+    assert run(["export", "--events", str(log), "-o", "/dev/full"]) == 6
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+    assert "no space left for /dev/full" in capsys.readouterr().err
+
+
+def test_a_link_stays_a_link_and_what_it_names_is_written(tmp_path: Path, step_line: StepLine) -> None:
+    log, link = many_steps(tmp_path / "log", step_line, 3), tmp_path / "newest.jsonl"
+    link.symlink_to(tmp_path / "today.jsonl")
+    assert run(["export", "--events", str(log), "-o", str(link)]) == 0
+    assert link.is_symlink()
+    assert (tmp_path / "today.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["export", "-o"], ["export", "--format", "trace", "-o"], ["report", "--html"], ["timeline", "--svg"],
+     ["timeline", "--trace"]],
+)  # fmt: skip
+def test_a_folder_that_does_not_exist_is_the_users_mistake(
+    argv: list[str], tmp_path: Path, step_line: StepLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb, *options = argv
+    log = many_steps(tmp_path / "log", step_line, 3)
+    assert run([verb, "--events", str(log), *options, str(tmp_path / "none" / "out")]) == 4
+    assert f"folder {tmp_path / 'none'} does not exist" in capsys.readouterr().err
+    assert run([verb, "--events", str(log), *options, str(tmp_path)]) == 2
