@@ -17,6 +17,7 @@ from ett.job_window import AccountingPolicy
 from ett.log_source import log_path
 from ett.report import Report
 from ett.report_text import duration, share
+from ett.shown_text import say
 
 _SHOWN_REASONS = 8
 _SHOWN_CHANGES = 20
@@ -42,19 +43,19 @@ def command(*, a: str, b: str, store: str | None, align: Align, as_json: bool) -
     environment, recipe = changed_values(*launches), changed_values(*recipes)
     warnings = [f"{r.job}: {text}" for r in (found.a, found.b) for text in r.warnings]
     if as_json:
-        click.echo(json.dumps(_json(found, align, environment, recipe, warnings)))
+        say(json.dumps(_json(found, align, environment, recipe, warnings)))
         return
     for line in _lines(found):
-        click.echo(line)
+        say(line)
     for title, changes in (("environment", environment), ("recipe", recipe)):
-        click.echo(f"{title}: " + ("no difference known" if not changes else ""))
+        say(f"{title}: " + ("no difference known" if not changes else ""))
         for change in changes[:_SHOWN_CHANGES]:
-            click.echo(f"  {change.key}: {_shown(change.a)} -> {_shown(change.b)}")
+            say(f"  {change.key}: {_shown(change.a)} -> {_shown(change.b)}")
         if len(changes) > _SHOWN_CHANGES:
-            click.echo(f"  and {len(changes) - _SHOWN_CHANGES} more: --json has all")
-    click.echo(found.verdict)
+            say(f"  and {len(changes) - _SHOWN_CHANGES} more: --json has all")
+    say(found.verdict)
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
 
 
 def _log(name: str, store: str | None) -> JobLog:

@@ -21,6 +21,8 @@ A class exists where a caller acts differently. `ett errors CODE` prints the pag
 
 from __future__ import annotations
 
+from ett.shown_text import shown
+
 
 class EttError(Exception):
     """A user's or environment's error: four short texts and a stable code; it is printed without a traceback.
@@ -49,7 +51,8 @@ class EttError(Exception):
     def render(self) -> str:
         """Return the lines that a terminal shows, without a trailing newline."""
         rows = (("expected", self.expected), ("did", self.did), ("do", self.do))
-        return "\n".join([f"error[ETT-{self.code}]: {self.fact}", *(f"  {k:<9} {v}" for k, v in rows if v)])
+        lines = [f"error[ETT-{self.code}]: {self.fact}", *(f"  {k:<9} {v}" for k, v in rows if v)]
+        return shown("\n".join(lines))
 
 
 class UsageError(EttError):

@@ -17,6 +17,7 @@ from ett.job_window import AccountingPolicy
 from ett.log_source import UnixSeconds, load_account, log_path
 from ett.rank_timeline import Piece
 from ett.report_text import duration
+from ett.shown_text import say
 
 RULES = {
     "R3": "no attempt was alive and nothing was allocated",
@@ -125,13 +126,13 @@ def command(
     account = load_account(log_path(job, events, store), as_of, AccountingPolicy(infer_compile=infer_compile))
     found = [] if account is None else intervals(account.pieces)
     if as_json:
-        click.echo(json.dumps(_json(account, found)))
+        say(json.dumps(_json(account, found)))
         return
-    click.echo(f"{'at':>12}  {'for':>10}  {'pieces':>6}  {'charged to':<32}{'rank':<6}{'rule':<5}evidence")
+    say(f"{'at':>12}  {'for':>10}  {'pieces':>6}  {'charged to':<32}{'rank':<6}{'rule':<5}evidence")
     for interval in found if every_step else folded(found):
-        click.echo(_line(interval, found[0].begin_ns))
+        say(_line(interval, found[0].begin_ns))
     for rule in sorted({i.rule for i in found}, key=lambda name: int(name[1:])):
-        click.echo(f"{rule:<4} {RULES[rule]}")
+        say(f"{rule:<4} {RULES[rule]}")
 
 
 def _verdict(piece: Piece) -> tuple[object, ...]:

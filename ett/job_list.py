@@ -16,6 +16,7 @@ from ett.event_schema import NS
 from ett.job_source import accounts, opened, store_option, store_url
 from ett.job_window import AccountingPolicy
 from ett.report_text import duration, share
+from ett.shown_text import one_line, say
 from ett.store.job_row import JobRow, summarised
 from ett.store.job_table import SORTS, JobFilter, JobPage, page_of_rows
 
@@ -82,15 +83,15 @@ def command(
     page = list_jobs(store, asked, sort=sort, limit=limit, cursor=cursor)
     if as_json:
         data = {"jobs": [asdict(_listed(row)) for row in page.rows], "next": page.next_cursor}
-        click.echo(json.dumps({"schema": "ett.jobs/v1", "data": data, "warnings": list(page.warnings)}))
+        say(json.dumps({"schema": "ett.jobs/v1", "data": data, "warnings": list(page.warnings)}))
         return
     columns = (*_COLUMNS[:7], "lost", *_COLUMNS[7:]) if sort == "lost" else _COLUMNS
     for line in _table([columns, *(_cells(row, columns) for row in page.rows)]):
-        click.echo(line)
+        say(line)
     if page.next_cursor is not None:
-        click.echo(f"next page: the same command with --cursor {page.next_cursor}", err=True)
+        say(f"next page: the same command with --cursor {page.next_cursor}", err=True)
     for warning in page.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
 
 
 def _listed(row: JobRow) -> ListedJob:
@@ -109,7 +110,7 @@ def _listed(row: JobRow) -> ListedJob:
 
 def _cells(row: JobRow, columns: tuple[str, ...]) -> tuple[str, ...]:
     values: dict[str, Any] = asdict(_listed(row)) | {"ett": share(row.ett), "lost": duration(row.lost_ns)}
-    return tuple(str(values[name]) or "-" for name in columns)
+    return tuple(one_line(str(values[name])) or "-" for name in columns)
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

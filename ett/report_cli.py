@@ -24,6 +24,7 @@ from ett.recipe_cli import site_file
 from ett.report import build_report, empty_report, report_json
 from ett.report_text import render
 from ett.roll_up import By, JobPart, RollUp, View, Weight, job_part, roll_up, roll_up_json
+from ett.shown_text import say, shown
 from ett.site import Site, load_site
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def _one_job(scope: Scope, asked: Asked) -> tuple[float | None, str]:
     if output.as_json:
         envelope = report_json(report)
         envelope["data"] |= {"as_spent": [], "as_caused": []} if views is None else attribution_json(views)
-        click.echo(json.dumps(envelope))
+        say(json.dumps(envelope))
         return result
     from ett.fixes import fix_line
     from ett.report_document import beside_components, caused_lines, job_document
@@ -223,9 +224,9 @@ def _one_job(scope: Scope, asked: Asked) -> tuple[float | None, str]:
     told = [*caused_lines(views), *([fixes] if fixes else [])] if views is not None else []
     beside = None if views is None else beside_components(report, views, site)
     show_text(render(report, beside, told, site.budget("ett")))
-    click.echo(f"event log: {log}")
+    say(f"event log: {log}")
     for warning in report.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     return result
 
 
@@ -259,7 +260,7 @@ def _many_jobs(found: RollUp, parts: Sequence[JobPart], scope: Scope, asked: Ask
     if asked.output.as_json:
         named: dict[str, Any] = {name: getattr(scope, name) for name in ("team", "model", "owner")}
         envelope = roll_up_json(found, named | {"jobs": [part.job for part in parts]})
-        click.echo(json.dumps(envelope | {"warnings": warnings}))
+        say(json.dumps(envelope | {"warnings": warnings}))
         return
     from ett.report_document import Bar, roll_up_document
 
@@ -272,14 +273,14 @@ def _write(document: Document, output: Output) -> None:
     if output.as_markdown:
         from ett.report_markdown import markdown
 
-        click.echo(markdown(document))
+        say(markdown(document))
     elif output.html is not None:
         from ett.report_html import html
         from ett.store.export_cli import written
 
         with written(output.html) as file:
-            file.write(html(document).encode())
-        click.echo(f"{output.html}: {document.title}")
+            file.write(shown(html(document)).encode())
+        say(f"{output.html}: {document.title}")
     else:
         from ett.report_terminal import show
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ett.report_document import Document, Table
+from ett.shown_text import one_line
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#!~&])")
 
@@ -21,7 +22,7 @@ def markdown(document: Document) -> str:
 
 def escaped(text: str) -> str:
     """Return the text on one line, so that Markdown shows it as it is."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", one_line(text))
 
 
 def _table(table: Table) -> list[str]:

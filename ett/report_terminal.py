@@ -6,11 +6,10 @@ import os
 import sys
 from collections.abc import Mapping
 
-import click
-
 from ett.event_schema import Component
 from ett.report_document import STACKING, Document, Table
 from ett.report_text import GLYPHS, cells
+from ett.shown_text import one_line, say, shown
 
 _COLOURS: dict[Component, str] = {
     "effective": "#4DA3FF",
@@ -30,38 +29,38 @@ def is_drawn(environ: Mapping[str, str]) -> bool:
 
 def show(document: Document) -> None:
     """Print a document: its bar and its tables; warnings go to stderr."""
-    heading = "   ".join([document.title, *document.facts])
+    heading = shown("   ".join([document.title, *document.facts]))
     if is_drawn(os.environ):
         _draw(document, heading)
     else:
-        click.echo(heading)
+        say(heading)
         for bar in document.bars[:1]:
-            click.echo("".join(GLYPHS[c] * n for c, n in cells(bar.ns, STACKING, _BAR_CELLS).items()))
+            say("".join(GLYPHS[c] * n for c, n in cells(bar.ns, STACKING, _BAR_CELLS).items()))
         for table in document.tables:
             for row in (table.columns, *table.rows):
-                click.echo("\t".join(" ".join(cell.split()) for cell in row).rstrip())
+                say("\t".join(map(one_line, row)).rstrip())
     for note in document.notes:
-        click.echo(note)
+        say(note)
     for warning in document.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
 
 
 def show_text(text: str) -> None:
     """Print a report's lines; on a terminal each component's glyphs have its colour."""
     if not is_drawn(os.environ):
-        click.echo(text)
+        say(text)
         return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
     by_glyph = {glyph: _COLOURS[component] for component, glyph in GLYPHS.items() if glyph not in "#-"}
-    for line in text.splitlines():
-        shown = Text(line)
+    for line in shown(text).splitlines():
+        coloured = Text(line)
         for index, character in enumerate(line):
             if character in by_glyph:
-                shown.stylize(by_glyph[character], index, index + 1)
-        console.print(shown)
+                coloured.stylize(by_glyph[character], index, index + 1)
+        console.print(coloured)
 
 
 def _draw(document: Document, heading: str) -> None:
@@ -89,5 +88,5 @@ def _drawn_table(table: Table) -> object:
     for index, name in enumerate(table.columns):
         drawn.add_column(name, justify="right" if index in table.numbers else "left", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*map(Text, row))
+        drawn.add_row(*(Text(one_line(cell)) for cell in row))
     return drawn

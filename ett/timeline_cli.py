@@ -13,6 +13,7 @@ from ett.job_source import store_option
 from ett.job_window import AccountingPolicy
 from ett.log_source import UnixSeconds, load_account, log_path
 from ett.report_text import GLYPHS, duration
+from ett.shown_text import say
 
 _CELLS = 96
 
@@ -53,28 +54,28 @@ def command(
         raise click.UsageError("--metrics says what --otlp sends: give both")
     account = load_account(log_path(job, events, store), as_of, AccountingPolicy())
     if account is None:
-        click.echo("no records yet")
+        say("no records yet")
         return
     if otlp is not None:
         from ett.otel.export_job import export_job
 
         for line in export_job(account, otlp, os.environ, with_metrics=metrics):
-            click.echo(line)
+            say(line)
         return
     if trace is not None:
         from ett.store.export_cli import MAX_TRACE_BYTES, write_trace
 
-        click.echo(f"{trace}: {write_trace(trace, [account], MAX_TRACE_BYTES)} events")
+        say(f"{trace}: {write_trace(trace, [account], MAX_TRACE_BYTES)} events")
         return
     if svg is None:
-        click.echo(timeline_text(account))
+        say(timeline_text(account))
         return
     from ett.store.export_cli import written
     from ett.timeline_svg import timeline_svg
 
     with written(svg) as file:
         file.write(timeline_svg(account).encode())
-    click.echo(f"{svg}: {account.job}, {len(account.timelines)} attempts")
+    say(f"{svg}: {account.job}, {len(account.timelines)} attempts")
 
 
 def timeline_text(account: JobAccount) -> str:

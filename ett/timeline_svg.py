@@ -17,6 +17,7 @@ from ett.accounting import JobAccount
 from ett.event_schema import COMPONENTS, NS, Component
 from ett.rank_timeline import Piece
 from ett.report_text import duration, share
+from ett.shown_text import shown
 
 _WIDTH, _LEFT, _RIGHT = 960, 92, 24
 _COLUMNS = _WIDTH - _LEFT - _RIGHT  # pixels of the time axis
@@ -71,7 +72,7 @@ def timeline_svg(account: JobAccount) -> str:
         *_legend(account, _TOP + lanes * _LANE + 44),
         "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return shown("\n".join(parts)) + "\n"  # XML has no way to write a control character
 
 
 class _Scale:

@@ -16,6 +16,7 @@ from ett.lives import recorded_job
 from ett.log_source import UnixSeconds, load_account, log_path
 from ett.replay import Outcome, outcome
 from ett.report_text import duration, points, share
+from ett.shown_text import say
 from ett.stops import find_stops
 from ett.whatif import WhatIf, what_if, what_if_json
 
@@ -65,7 +66,7 @@ def command(
     if checkpoint_interval is not None:
         edits.append(parse_new_interval(checkpoint_interval))
     found = what_if(recorded, edits)
-    click.echo(json.dumps(what_if_json(found)) if as_json else render(found))
+    say(json.dumps(what_if_json(found)) if as_json else render(found))
 
 
 def render(found: WhatIf) -> str:

@@ -13,6 +13,7 @@ import click
 from ett.errors import CorruptState, NotFound, UsageError
 from ett.job_folder import checked_name, ett_home, find_job
 from ett.job_source import store_url
+from ett.shown_text import say
 from ett.store.export_jsonl import ExportedJob, read_export
 from ett.store.folder_ingest import FolderIngest, ingest_export, ingest_folder
 from ett.store.job_store import Store, open_store
@@ -94,19 +95,19 @@ def _say(done: list[FolderIngest], warnings: list[str], place: str, as_json: boo
             }
             for one in done
         ]
-        click.echo(json.dumps({"schema": "ett.ingest/v1", "data": {"jobs": rows}, "warnings": notes}))
+        say(json.dumps({"schema": "ett.ingest/v1", "data": {"jobs": rows}, "warnings": notes}))
         return
     for one in done:
         if one.accepted or one.rejected or len(done) == 1:
             counts = f"{one.accepted} new, {one.duplicate} known, {len(one.rejected)} rejected"
-            click.echo(f"{one.job}: {counts} of {one.files} files")
+            say(f"{one.job}: {counts} of {one.files} files")
         for _, text in one.rejected[:_SHOWN_REJECTS]:
-            click.echo(f"  rejected {text}", err=True)
+            say(f"  rejected {text}", err=True)
         if len(one.rejected) > _SHOWN_REJECTS:
-            click.echo(f"  and {len(one.rejected) - _SHOWN_REJECTS} more", err=True)
-    click.echo(f"{len(done)} jobs, {sum(one.accepted for one in done)} new records in {place}")
+            say(f"  and {len(one.rejected) - _SHOWN_REJECTS} more", err=True)
+    say(f"{len(done)} jobs, {sum(one.accepted for one in done)} new records in {place}")
     for note in notes:
-        click.echo(f"warning: {note}", err=True)
+        say(f"warning: {note}", err=True)
 
 
 def _conflict(done: list[FolderIngest]) -> CorruptState:
