@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,6 +73,7 @@ class Run:
         rank, world_size: of this process, as torchrun counts them; 0 and 1 where nobody said.
         job, attempt, job_dir: "" , 0 and None outside `ett launch`.
         said: what the program says itself, such as "step" or "span eval"; a hook for the same stands down.
+        before_work: called once, before its first step or span: what the hooks hold open until the program works.
         generation: of the attempt, from 0; a later one began when a rank was lost and others lived on.
     """
 
@@ -92,6 +93,7 @@ class Run:
         self._spans = _SpanStack()
         self._num_spans = 0
         self.said: set[str] = set()
+        self.before_work: Callable[[], None] | None = None
         self._completed_step, self._cursor = 0, 0
         self._samples = 0  # of this rank, in steps whose global count it does not know
         self._last_step_end_ns: int | None = None
@@ -127,6 +129,7 @@ class Run:
         """Record what this rank does inside the `with`; `blocking=False` for work beside training."""
         if name in SPAN_COMPONENTS:  # a program that makes up names without end costs no memory
             self.said.add(f"span {name}")
+        self._work()
         return _Span(self, name, blocking)
 
     def step(
@@ -140,6 +143,8 @@ class Run:
             step: the number that this step completes; else the last one + 1.
         """
         self.said.add("step")
+        if self.before_work is not None:
+            self._work()
         return _Step(self, samples, global_samples, step)
 
     def record_step(
@@ -215,6 +220,11 @@ class Run:
         if not self._is_train_ended:
             self._is_train_ended = True
             self.emit("train_end", step=self._completed_step)
+
+    def _work(self) -> None:
+        noted, self.before_work = self.before_work, None
+        if noted is not None:
+            noted()
 
     def emit(self, ev: str, **fields: Any) -> None:
         """Append a record of any kind; its reader ignores kinds and fields that it does not know."""

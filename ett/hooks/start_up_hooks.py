@@ -25,6 +25,7 @@ class StartUpHooks:
         if self._session.is_on("imports"):
             self._imports = self._session.begin_span("imports")
         self._session.on_work = self.end_imports
+        self._session.run.before_work = self._session.work
 
     def end_imports(self) -> None:
         span, self._imports = self._imports, None

@@ -175,6 +175,20 @@ def test_every_start_leaves_a_trace_of_itself(tmp_path: Path) -> None:
     assert [name for name, _, _ in program.spans()] == ["imports"]
 
 
+@pytest.mark.parametrize("first", ["run.step(samples=1)", "run.span('eval')"])
+def test_imports_are_over_when_a_program_says_its_first_step_or_span(first: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        f"import os, signal, time, ett\nrun = ett.init()\nwith {first}:\n    time.sleep(0.2)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    program = HookedProgram(tmp_path, "program.py")
+    assert program.hooked().code == -9
+    ((name, begin_ns, end_ns),) = [span for span in program.spans() if span[0] != "eval"]
+    assert name == "imports"
+    [began] = [r.mono_ns for r in program.records("step_begin", "span_begin") if r.data.get("name") != "imports"]
+    assert begin_ns <= end_ns <= began
+
+
 def test_hooks_that_are_off_leave_none(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("print(1)\n")
     program = HookedProgram(tmp_path, "program.py")
