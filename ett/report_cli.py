@@ -113,10 +113,10 @@ class Asked:
     def __post_init__(self) -> None:
         for option, spans in (("--window", (self.window,) if self.window else ()), ("--exclude", self.exclude)):
             for begin_ns, end_ns in spans:
-                if begin_ns >= end_ns:
+                if begin_ns > end_ns:
                     raise UsageError(
-                        f"{option} ends at {end_ns / NS:.15g}, not after {begin_ns / NS:.15g}",
-                        expected=f"{option} A B with A < B, in Unix seconds",
+                        f"{option} ends at {end_ns / NS:.15g}, before {begin_ns / NS:.15g}",
+                        expected=f"{option} A B with A <= B, in Unix seconds",
                     )
 
 
@@ -175,7 +175,8 @@ def command(
     if since is not None:
         if window is not None:
             raise UsageError("--since and --window both say which time counts", expected="one of them")
-        window = (round(since * NS), time.time_ns() if as_of is None else as_of)
+        end_ns = time.time_ns() if as_of is None else as_of
+        window = (min(round(since * NS), end_ns), end_ns)
     scope = Scope(jobs=jobs, events=events, team=team, model=model, owner=owner, fleet=fleet)
     asked = Asked(
         store=store,
