@@ -225,6 +225,7 @@ class SupervisedAgent(LocalElasticAgent):
 
     def _check_stop_between_attempts(self) -> None:
         if self._job.stop.requested is not None:
+            self._job.end_prepared_attempt()
             raise _Stopped(Outcome(status="preempted"))
 
     def _stop_workers_for(self, signum: int, worker_group: WorkerGroup) -> Outcome:

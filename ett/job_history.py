@@ -26,7 +26,7 @@ class JobHistory:
     status: str  # of the newest job_ended after the last attempt's start: succeeded, failed, cancelled; else ""
     is_complete: bool  # the last attempt completed, whether or not its supervisor lived to end the job
     last_attempt: int  # 0 before the first
-    open_attempts: tuple[int, ...]  # started, and nobody wrote their end
+    open_attempts: tuple[int, ...]  # allocated or started, and nobody wrote their end
     ended: tuple[AttemptFacts, ...]  # in order; a generation that another one followed in its attempt is one as well
     committed_attempts: frozenset[int]  # that made a commit
     fruitful: frozenset[tuple[int, int]]  # attempts and generations that committed a cursor beyond all earlier ones
@@ -58,7 +58,8 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
     for record in supervisors:
         if record.ev == "job_submitted":
             is_submitted, submitted_wall_ns = True, submitted_wall_ns or record.wall_ns
-        elif record.ev == "attempt_started":
+        elif record.ev in ("allocated", "attempt_started"):
+            # Allocated is begun: its supervisor may have died before it could start anything.
             started[record.att] = record
             status = ""
         elif record.ev == "attempt_ended":

@@ -146,13 +146,13 @@ def _find_end(attempt: Attempt, *, is_last: bool, window: JobWindow) -> None:
     else:
         attempt.ended = ends[0].record if ends else None
         attempt.is_alive = is_last and not ends and not window.is_terminal
-        if attempt.is_alive or attempt.start_ns is None:
+        if attempt.is_alive or (attempt.start_ns is None and not ends):
             # Hardware of an attempt that never started is held until somebody says that the attempt ended.
             attempt.end_ns = window.end_ns
         else:
             # Whoever inferred the end wrote later than it: that record never gives the time.
             alive = (t for t, r in attempt.records if r.ev != "attempt_ended" and r.ev not in _WRITTEN_ABOUT_THE_DEAD)
-            attempt.end_ns = max(alive, default=attempt.start_ns)
+            attempt.end_ns = max(alive)  # it was allocated or started
             attempt.is_inferred_end = True
     attempt.end_ns = max(attempt.end_ns, attempt.start_ns or attempt.end_ns)
 

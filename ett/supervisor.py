@@ -103,6 +103,12 @@ class JobSupervisor:
         self._is_prepared = True
         self._emit("allocated", att=self.attempt, nodes=1)
 
+    def end_prepared_attempt(self) -> None:
+        """Give back what was allocated for an attempt that will not start; nothing where there is none."""
+        if self._is_prepared:
+            self._is_prepared = False
+            self._emit_end("preempted", None)
+
     def begin_attempt(self, environ: dict[str, str] | os._Environ[str]) -> None:
         """Write down the attempt before its processes exist, and put into `environ` what they must know."""
         if not self._is_prepared:

@@ -32,6 +32,14 @@ def test_an_attempt_without_an_end_is_open(tmp_path: Path) -> None:
     assert [(facts.attempt, facts.failure_class, facts.signature) for facts in history.ended] == [(1, "infra", "s")]
 
 
+def test_an_attempt_that_was_only_allocated_is_open(tmp_path: Path) -> None:
+    writer = supervisor(tmp_path)
+    writer.emit("job_submitted", att=0)
+    writer.emit("allocated", att=1)
+    history = read_history(tmp_path)
+    assert (history.last_attempt, history.open_attempts) == (1, (1,))
+
+
 def test_a_job_that_started_again_has_no_final_status(tmp_path: Path) -> None:
     writer = supervisor(tmp_path)
     writer.emit("attempt_started", att=1)
