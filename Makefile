@@ -43,8 +43,11 @@ install: .venv/.installed
 # TorchRec, which tests and benchmarks compare with. --no-deps: torchrec asks for the CUDA build of fbgemm.
 PEERS := torchrec fbgemm-gpu-cpu tensordict torchmetrics pyre-extensions iopath tqdm typing-inspect portalocker \
 	lightning-utilities importlib-metadata zipp pyvers orjson cloudpickle
+# transformers.Trainer, which a test trains with: in a folder of its own, for torchmetrics would import it at every use.
+TRAINER := transformers accelerate huggingface_hub tokenizers safetensors regex PyYAML psutil httpx2 httpcore2 truststore
 peers: install
 	$(BIN)/python -m pip install -q --no-deps -c constraints.txt $(PEERS)
+	$(BIN)/python -m pip install -q --no-deps --no-compile --upgrade -c constraints.txt --target .venv/transformers $(TRAINER)
 
 device-pack: install
 	$(BIN)/python .ci/device_pack.py

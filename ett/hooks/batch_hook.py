@@ -23,16 +23,23 @@ STALL_NS, STALL_SHARE = 10_000_000, 0.1
 class _Stream:
     """One pass over a loader."""
 
-    __slots__ = ("data_id", "has_trained", "is_eval", "num_batches")
+    __slots__ = ("ahead", "data_id", "has_trained", "is_eval", "num_batches", "num_to_skip", "reads_ahead")
 
     def __init__(self, data_id: int, is_eval: bool) -> None:
         self.data_id, self.is_eval = data_id, is_eval
         self.has_trained = False
         self.num_batches = 0
+        self.reads_ahead = False  # the program gets a batch when the next one was fetched (`accelerate_hook.py`)
+        self.num_to_skip = 0  # batches that are fetched and not given to the program
+        self.ahead: tuple[int | None] | None = None  # size of the batch that was fetched and not yet given
 
 
 class BatchHook:
-    """Follows every DataLoader iterator of the process."""
+    """Follows every DataLoader iterator of the process.
+
+    Attributes:
+        is_told_eval: an evaluation of which the program's own trainer tells: no batch of it is looked at.
+    """
 
     def __init__(self, session: HookSession, steps: StepHook, saves: SaveHook) -> None:
         self._session, self._steps, self._saves = session, steps, saves
@@ -45,12 +52,18 @@ class BatchHook:
         self._not_trained: _Stream | None = None  # the last one that was taken for an evaluation
         self._torch: Any = None
         self._is_fetching = False
+        self.is_told_eval = False
+        self._read_ahead: int | None = None  # the next pass reads ahead, after so many batches that are skipped
         session.idle_closers.append(self._end_eval)
 
     def install(self, torch: Any) -> None:
         self._torch = torch
         patch([torch.utils.data.dataloader._BaseDataLoaderIter], "__next__", self._before, self._after)
         patch([torch.nn.Module], "eval", self._note_eval, lambda *_: None)
+
+    def announce_read_ahead(self, num_skipped: int) -> None:
+        """The pass that begins next is read one batch ahead, and its first batches are not given to the program."""
+        self._read_ahead = num_skipped
 
     def trained(self) -> None:
         """A step was taken on what was fetched."""
@@ -70,7 +83,7 @@ class BatchHook:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, _Stream, int, OpenSpan | None] | None:
         session, iterator = self._session, args[0]
-        if self._is_fetching:  # a loader that reads another one: the outer one is the program's
+        if self._is_fetching or self.is_told_eval:  # a loader that reads another one: the outer one is the program's
             return None
         now_ns = session.now_ns()
         session.work()
@@ -104,14 +117,31 @@ class BatchHook:
             if self._weak_eval is not None:
                 self._weak_eval = (self._weak_eval[0], now_ns)
             return
-        self._training = stream
         if span is None:
             self._note_stall(begin_ns, now_ns)
-        self._steps.intervals.fetched(now_ns, batch_size(batch))
+        if stream.reads_ahead:
+            self._give(stream, now_ns)
+            stream.ahead = (batch_size(batch),)
+        else:
+            self._training = stream
+            self._steps.intervals.fetched(now_ns, batch_size(batch))
+
+    def _give(self, stream: _Stream, now_ns: int) -> None:
+        """The program gets the batch that was read ahead."""
+        ahead, stream.ahead = stream.ahead, None
+        if ahead is None:
+            return
+        if stream.num_to_skip:
+            stream.num_to_skip -= 1
+            return
+        self._training = stream
+        self._steps.intervals.fetched(now_ns, *ahead)
 
     def _new_stream(self, iterator: Any, now_ns: int) -> _Stream:
         stream = _Stream(id(getattr(iterator, "_dataset", None)), is_eval=False)
         session = self._session
+        if self._read_ahead is not None:
+            stream.reads_ahead, stream.num_to_skip, self._read_ahead = True, self._read_ahead, None
         if not session.is_on("eval"):
             return stream
         if not self._torch.is_grad_enabled():
@@ -136,6 +166,8 @@ class BatchHook:
                 self._weak_eval = (self._weak_eval[0], now_ns)
             self._not_trained = None
             self._end_eval(now_ns)
+        elif stream.reads_ahead:
+            self._give(stream, now_ns)
         elif not stream.has_trained and stream.num_batches > 1 and self._training is stream:
             self._steps.intervals.forget_batches()  # a pass for statistics, say
             self._training = None

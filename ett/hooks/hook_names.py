@@ -17,6 +17,7 @@ HOOKS: dict[str, str] = {
     "eval": "span `eval`: a DataLoader that is read without gradients",
     "saves": "span `ckpt_save` and commits: torch.save and torch.distributed.checkpoint",
     "loads": "span `restore` and the position to go on from: torch.load and torch.distributed.checkpoint",
+    "transformers": "all of these as transformers.Trainer itself says them: it wins over a guess",
     "train_end": "train_end, and `final_save`, when the program ended well",
 }
 

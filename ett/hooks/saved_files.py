@@ -102,14 +102,21 @@ def content_of(target: object) -> Content | None:
     return Content(os.fstat(own_fd).st_size, lambda count, at: os.pread(own_fd, count, at), lambda: None)
 
 
-def folder_content(folder: str | os.PathLike[str]) -> tuple[Content, int]:
+def folder_content(
+    folder: str | os.PathLike[str], pattern: str = "**/*", without: str | None = None
+) -> tuple[Content, int]:
     """Return a folder's content, and its bytes: the names in it, with the size and digest of each file.
 
     The folder's own name is no part of it. Raises: OSError.
+
+    Args:
+        pattern: of the files that count, "*" for those in the folder itself.
+        without: pattern of file names that do not.
     """
     lines: list[str] = []
     total_bytes = 0
-    for path in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
+    files = (path for path in Path(folder).glob(pattern) if path.is_file())
+    for path in sorted(path for path in files if without is None or not path.match(without)):
         content = content_of(path)
         assert content is not None
         lines.append(f"{path.relative_to(folder)} {content.num_bytes} {content.digest()}")

@@ -23,6 +23,7 @@ STANDS_DOWN_FOR: dict[str, tuple[str, ...]] = {
     "eval": ("span eval",),
     "saves": ("committed", "span ckpt_save"),
     "loads": ("restored", "span restore"),
+    "transformers": (),  # what it says, it says through the hooks above
     "train_end": ("train_end",),
 }
 

@@ -6,6 +6,7 @@ import atexit
 from collections.abc import Mapping
 
 from ett.hooks import around
+from ett.hooks.accelerate_hook import AccelerateHook
 from ett.hooks.batch_hook import BatchHook
 from ett.hooks.compile_callbacks import CompileCallbacks
 from ett.hooks.distributed_checkpoint_hook import DistributedCheckpointHook
@@ -19,6 +20,7 @@ from ett.hooks.saved_files import SavedFiles
 from ett.hooks.session import HookSession
 from ett.hooks.start_up_hooks import StartUpHooks
 from ett.hooks.step_hook import StepHook
+from ett.hooks.trainer_hook import TrainerHook
 from ett.tracker import hooked_run
 
 
@@ -50,5 +52,7 @@ def start(environ: Mapping[str, str]) -> None:
     watch.when_imported("torch", start_up.install_distributed)
     watch.when_imported("torch.distributed.checkpoint", DistributedCheckpointHook(saves, loads).install)
     watch.when_imported("torch._dynamo.callback", CompileCallbacks(session).install)
+    watch.when_imported("accelerate.data_loader", AccelerateHook(batches).install)
+    watch.when_imported("transformers.trainer", TrainerHook(session, steps, batches, saves, loads).install)
     watch.when_imported("torch._dynamo", start_up.imported_late)
     watch.install()

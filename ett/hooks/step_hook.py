@@ -17,6 +17,7 @@ class StepHook:
     Attributes:
         num_steps: written by this hook.
         on_record: called after each.
+        is_led: a trainer says which batches make a step and when it is complete (`ett/hooks/trainer_hook.py`).
         saves_since_step: (begin, end) of the saves since then, on the monotonic clock.
     """
 
@@ -24,6 +25,7 @@ class StepHook:
         self._session, self._positions = session, positions
         self.intervals = StepIntervals(self._record, self._begin, lambda: session.covered_ns)
         self.num_steps = 0
+        self.is_led = False
         self.saves_since_step: list[tuple[int, int]] = []
         self.on_record: Callable[[], None] = lambda: None
         self._is_positioned = False
@@ -46,7 +48,7 @@ class StepHook:
 
     def _after(self, optimizer: object, args: object, kwargs: object) -> None:
         session = self._session
-        if session.is_on("steps"):
+        if not self.is_led and session.is_on("steps"):
             now_ns = session.now_ns()
             self.intervals.stepped(self._first_begin_ns or now_ns, now_ns, id(optimizer))
 

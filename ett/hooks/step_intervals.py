@@ -78,6 +78,17 @@ class StepIntervals:
         self._since_end.clear()
         self._samples = None if samples is None or self._samples is None else self._samples + samples
 
+    def collected(self, now_ns: int, samples: int | None) -> None:
+        """The batches of the next step are there, said by who knows: these samples, whatever was fetched so far."""
+        self._samples, self._num_batches = 0, 0
+        self.fetched(now_ns, samples)
+
+    def completed(self, end_ns: int) -> None:
+        """A step is complete, said by who knows."""
+        if self._begin_ns is None:
+            self._begin_ns = end_ns if self.last_end_ns is None else self.last_end_ns
+        self._close(end_ns)
+
     def forget_batches(self) -> None:
         """What was fetched since the last step was not trained on."""
         self._samples, self._num_batches = 0, 0
