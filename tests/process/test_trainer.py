@@ -75,7 +75,7 @@ def test_a_trainer_is_accounted_for_as_it_counts_itself(job: LaunchedJob, micro_
     assert evals == [(1, 3), (1, 6), *((2, number) for number in regular)]
 
 
-def is_eval(record) -> bool:  # noqa: ANN001
+def is_eval(record) -> bool:
     return record.data["name"] == "eval"
 
 

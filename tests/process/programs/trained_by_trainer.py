@@ -38,7 +38,7 @@ class Model(torch.nn.Module):
 
 
 class Dies(TrainerCallback):
-    def on_step_end(self, args, state, control, **kwargs) -> None:  # noqa: ANN001
+    def on_step_end(self, args, state, control, **kwargs) -> None:
         print("step", state.global_step, flush=True)
         if state.global_step == DIES_AT and not os.path.exists("died"):
             with open("died", "w"):
