@@ -23,9 +23,11 @@ from statistics import median, quantiles
 from typing import Any
 
 from ett.bench import BenchResult
+from ett.bench_hooked_loop import BATCH
 from ett.errors import CorruptState
 from ett.event_reader import parse_file, read_folder
 from ett.figures import Measured
+from ett.launch_plan import LaunchPlan
 from ett.ring import CAPACITY_BYTES, HEADER_BYTES
 from ett.ring_drain import RingDrain
 from ett.ring_folder import make_ring_folder, ring_folder
@@ -45,6 +47,7 @@ def run(quick: bool) -> BenchResult:
         kills = [_lost_on_sigkill(folder / f"kill{i}", random.Random(i)) for i in range(num_kills)]
         lag_ms = _drain_lag_ms(folder / "lag")
         drain = _drain_rate(folder / "rate")
+        hooks = _hooks_step(folder / "hooks", 10 if quick else 30)
         ratios = [_help_over_bare() for _ in range(5 if quick else 15)]
     return BenchResult(
         figures=[
@@ -71,6 +74,7 @@ def run(quick: bool) -> BenchResult:
             "stuck_disk": stuck,
             "drain_lag_ms": lag_ms,
             "drain": drain,
+            "hooks_step_us": hooks,
         },
     )
 
@@ -89,13 +93,17 @@ def _drained(job_dir: Path) -> Iterator[RingDrain]:
 
 
 def _rank(mode: str, job_dir: Path, number: int = 0) -> subprocess.Popen[str]:
-    environ = {"ETT_JOB": "bench", "ETT_ATTEMPT": "1", "ETT_JOB_DIR": str(job_dir), "RANK": "0", "ETT_CHAOS": ""}
     return subprocess.Popen(
         [sys.executable, "-m", "ett.bench_rank", mode, str(number), str(job_dir / "counter")],
-        env=os.environ | environ | {"ETT_RING": str(ring_folder(job_dir))},
+        env=os.environ | _rank_environment(job_dir),
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+def _rank_environment(job_dir: Path) -> dict[str, str]:
+    environ = {"ETT_JOB": "bench", "ETT_ATTEMPT": "1", "ETT_JOB_DIR": str(job_dir), "RANK": "0", "ETT_CHAOS": ""}
+    return environ | {"ETT_RING": str(ring_folder(job_dir))}
 
 
 def _told(rank: subprocess.Popen[str]) -> Any:
@@ -113,6 +121,33 @@ def _step_pairs(job_dir: Path, num_steps: int) -> tuple[float, float]:
     if [record.data["c1"] for record in steps] != list(range(1, num_steps + 1)):
         raise CorruptState(f"{len(steps)} of {num_steps} steps are in the log", expected="each once, in order")
     return median(took_ns) / 1000, quantiles(took_ns, n=100)[98] / 1000
+
+
+def _hooks_step(job_dir: Path, num_pairs: int, steps_per_block: int = 300) -> dict[str, Any]:
+    """Return what hooks cost a plain loop's step (`ett/bench_hooked_loop.py`), in microseconds of its thread.
+
+    Each sample is the difference of two blocks of steps that ran one after the other in one process.
+    """
+    args = (str(num_pairs), str(steps_per_block))
+    plan = LaunchPlan(kind="module", target="ett.bench_hooked_loop", args=args, cwd=os.getcwd(), telemetry={})
+    environ = plan.environment(dict(os.environ)) | _rank_environment(job_dir) | {"OMP_NUM_THREADS": "1"}
+    with _drained(job_dir):
+        loop = subprocess.Popen(plan.program(), env=os.environ | environ, stdout=subprocess.PIPE, text=True)
+        pairs = [(hooked / 1000, plain / 1000) for hooked, plain in _told(loop)]
+    log = read_folder(job_dir)
+    samples = [record.data["samples"] for record in log.records if record.ev == "step"]
+    failed = [record.data["error"] for record in log.records if record.ev == "hook_failed"]
+    if failed or samples != [BATCH] * (num_pairs + 1) * steps_per_block:
+        found = f"{len(samples)} step records, of {sorted(set(samples))} samples; {failed}"
+        raise CorruptState(found, expected=f"{(num_pairs + 1) * steps_per_block} of {BATCH} samples, no failure")
+    costs = [(hooked - plain) / steps_per_block for hooked, plain in pairs]
+    low, middle, high = quantiles(costs, n=4)
+    return {
+        "plain_us": median(plain for _, plain in pairs) / steps_per_block,
+        "median": middle,
+        "quartiles": [low, high],
+        "n": num_pairs,
+    }
 
 
 def _stuck_disk(job_dir: Path, num_steps: int) -> dict[str, Any]:

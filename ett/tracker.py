@@ -167,7 +167,10 @@ class Run:
             cursor = self._cursor
             self._cursor = cursor + _count(global_samples)
             counted = {"c0": cursor, "c1": self._cursor}
-        self.emit("step", step=number, b_mono=begin_ns, e_mono=end_ns, world=self.world_size, **counted, **fields)
+        if self._writer is not None:
+            self._writer.emit(
+                "step", step=number, b_mono=begin_ns, e_mono=end_ns, world=self.world_size, **counted, **fields
+            )
 
     def restored(
         self,
@@ -241,6 +244,11 @@ class Run:
         """Fail here, where `--chaos` says so: a place between two actions whose order matters."""
         if self._faults is not None:
             self._faults.fire(point, step)
+
+    @property
+    def has_faults(self) -> bool:
+        """True where `--chaos` has something for this process, and `at` may not return."""
+        return self._faults is not None
 
     def start_beating(self) -> None:
         """Start the thread of heartbeats, once."""

@@ -8,6 +8,7 @@ first fetch to its end, or until training goes on.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from ett.hooks.around import patch
@@ -44,6 +45,7 @@ class BatchHook:
     def __init__(self, session: HookSession, steps: StepHook, saves: SaveHook) -> None:
         self._session, self._steps, self._saves = session, steps, saves
         self._streams: weakref.WeakKeyDictionary[Any, _Stream] = weakref.WeakKeyDictionary()
+        self._last: tuple[Callable[[], Any], _Stream] = (lambda: None, _Stream(0, False))  # of the last fetch
         self._trained_data: set[int] = set()
         self._evaluated: weakref.ref[Any] | None = None  # the module whose eval() was called last
         self._eval_span: OpenSpan | None = None
@@ -86,17 +88,24 @@ class BatchHook:
         if self._is_fetching or self.is_told_eval:  # a loader that reads another one: the outer one is the program's
             return None
         now_ns = session.now_ns()
-        session.work()
-        if self._saves.is_waiting:
+        if session.on_work is not None:
+            session.work()
+        if self._saves.waiting:
             self._saves.settle()
-        stream = self._streams.get(iterator)
-        if stream is None:
-            stream = self._streams[iterator] = self._new_stream(iterator, now_ns)
+        last, stream = self._last
+        if last() is not iterator:
+            known = self._streams.get(iterator)
+            if known is None:
+                known = self._streams[iterator] = self._new_stream(iterator, now_ns)
+            stream = known
+            self._last = (weakref.ref(iterator), stream)
         span = None
         if not stream.is_eval:
-            self._end_eval(now_ns)
-            self._steps.intervals.fetching(now_ns)
-            if not self._steps.intervals.has_begun and session.is_on("data"):
+            if self._eval_span is not None or self._weak_eval is not None:
+                self._end_eval(now_ns)
+            intervals = self._steps.intervals
+            intervals.fetching(now_ns)
+            if intervals.last_end_ns is None and not intervals.has_begun and session.is_on("data"):
                 span = session.begin_span("data_warmup", now_ns)
         self._is_fetching = True
         return iterator, stream, now_ns, span
@@ -117,7 +126,7 @@ class BatchHook:
             if self._weak_eval is not None:
                 self._weak_eval = (self._weak_eval[0], now_ns)
             return
-        if span is None:
+        if span is None and now_ns - begin_ns >= STALL_NS:
             self._note_stall(begin_ns, now_ns)
         if stream.reads_ahead:
             self._give(stream, now_ns)
@@ -161,6 +170,7 @@ class BatchHook:
 
     def _exhausted(self, iterator: Any, stream: _Stream, now_ns: int) -> None:
         del self._streams[iterator]  # a loader with persistent workers uses the iterator again
+        self._last = (lambda: None, stream)
         if stream.is_eval:
             if self._weak_eval is not None:
                 self._weak_eval = (self._weak_eval[0], now_ns)
@@ -185,5 +195,5 @@ class BatchHook:
     def _note_stall(self, begin_ns: int, end_ns: int) -> None:
         session, intervals = self._session, self._steps.intervals
         wait_ns = end_ns - begin_ns
-        if wait_ns >= max(STALL_NS, STALL_SHARE * intervals.last_duration_ns) and session.is_on("data"):
+        if wait_ns >= STALL_SHARE * intervals.last_duration_ns and session.is_on("data"):
             session.end_span(session.begin_span("data_stall", begin_ns), end_ns)

@@ -37,13 +37,17 @@ class Save:
 
 
 class SaveHook:
-    """Writes what the program saves, and keeps by content what it was (`ett/hooks/saved_files.py`)."""
+    """Writes what the program saves, and keeps by content what it was (`ett/hooks/saved_files.py`).
+
+    Attributes:
+        waiting: saves that are not committed yet; `settle` looks at them.
+    """
 
     def __init__(self, session: HookSession, steps: StepHook, positions: Positions, files: SavedFiles) -> None:
         self._session, self._steps, self._positions, self._files = session, steps, positions, files
         self._num_saves = 0
         self._depth = 0  # of saves within saves: the outermost is the program's
-        self._waiting: list[Save] = []
+        self.waiting: list[Save] = []
 
     def install(self, torch: Any) -> None:
         patch([torch.serialization, torch], "save", self._before, self._after)
@@ -80,15 +84,11 @@ class SaveHook:
         if is_done:
             self._done(save)
 
-    @property
-    def is_waiting(self) -> bool:
-        return bool(self._waiting)
-
     def settle(self, is_last: bool = False) -> None:
         """Commit what was waiting; `is_last`: nothing comes after this, a file keeps the name that it has."""
         unfinished: list[Save] = []
-        while self._waiting:
-            save = self._waiting.pop(0)
+        while self.waiting:
+            save = self.waiting.pop(0)
             name = _current_name(save.fd)
             if name and _UNFINISHED.search(os.path.basename(name)) and not is_last:
                 unfinished.append(save)
@@ -98,7 +98,7 @@ class SaveHook:
             os.close(save.fd)
             if name and not _UNFINISHED.search(os.path.basename(name)):
                 self._commit(save, name)
-        self._waiting = unfinished
+        self.waiting = unfinished
 
     @property
     def is_committing_rank(self) -> bool:
@@ -126,10 +126,10 @@ class SaveHook:
                 os.close(save.fd)
                 self._commit(save, os.path.abspath(name))
             else:
-                self._waiting.append(save)
+                self.waiting.append(save)
         elif (descriptor := descriptor_of(target)) is not None:
             save.fd = os.dup(descriptor)
-            self._waiting.append(save)
+            self.waiting.append(save)
 
     def _keep(self, save: Save, content: Content | None) -> None:
         if content is None:

@@ -47,6 +47,7 @@ class HookSession:
         self.on_work: Callable[[], None] | None = None  # called once, by the first hook that sees more than imports
         self._hooks = frozenset(hooks)
         self._is_live = run.is_recording
+        self._said = run.said
         self._num_spans = 0
         os.register_at_fork(after_in_child=self._stop)
 
@@ -54,7 +55,7 @@ class HookSession:
         """Return whether the hook may write: it was not turned off, and the program does not say the same itself."""
         if not self._is_live or hook not in self._hooks:
             return False
-        said = self.run.said
+        said = self._said
         return not said or said.isdisjoint(STANDS_DOWN_FOR[hook])
 
     def work(self) -> None:

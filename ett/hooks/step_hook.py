@@ -62,16 +62,20 @@ class StepHook:
 
     def _record(self, interval: Interval) -> None:
         session = self._session
-        self._position()
+        begin_ns, end_ns, samples = interval
+        if not self._is_positioned:
+            self._position()
         run = session.run
-        if interval.samples is None or not session.is_on("samples"):
-            run.record_step(interval.begin_ns, interval.end_ns, 1, samples_inferred=True)
+        if samples is None or not session.is_on("samples"):
+            run.record_step(begin_ns, end_ns, 1, samples_inferred=True)
         else:
-            run.record_step(interval.begin_ns, interval.end_ns, interval.samples)
+            run.record_step(begin_ns, end_ns, samples)
         self.num_steps += 1
         self.on_record()
-        self.saves_since_step.clear()
-        run.at("step", run.position[0] + 1)
+        if self.saves_since_step:
+            self.saves_since_step.clear()
+        if run.has_faults:
+            run.at("step", run.position[0] + 1)
 
     def _position(self) -> None:
         """Before the first step: take over the position of rank 0's load, or say that nobody knows where this is."""

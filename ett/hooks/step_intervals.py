@@ -63,10 +63,11 @@ class StepIntervals:
             end_ns, self._closer = self._open_end
             self._close(end_ns)
         if self._begin_ns is None and self.last_end_ns is not None:
-            gap_ns = now_ns - self.last_end_ns - (self._covered_ns() - self._covered_at_end_ns)
-            is_pause = gap_ns > max(GAP_LIMIT_NS, self.last_duration_ns)
-            self._begin_ns = now_ns if is_pause else self.last_end_ns
+            self._begin_ns = self.last_end_ns
             if now_ns - self.last_end_ns > GAP_LIMIT_NS:
+                gap_ns = now_ns - self.last_end_ns - (self._covered_ns() - self._covered_at_end_ns)
+                if gap_ns > max(GAP_LIMIT_NS, self.last_duration_ns):
+                    self._begin_ns = now_ns
                 self._on_begin(self._begin_ns)
 
     def fetched(self, now_ns: int, samples: int | None) -> None:
@@ -98,11 +99,12 @@ class StepIntervals:
     def stepped(self, begin_ns: int, end_ns: int, optimizer: int) -> None:
         """An optimizer has stepped; `begin_ns` is only looked at where nothing else tells when training began."""
         is_new = optimizer not in self._known
-        self._known.add(optimizer)
+        if is_new:
+            self._known.add(optimizer)
         if self._begin_ns is None:
             self._begin_ns = begin_ns if self.last_end_ns is None else self.last_end_ns
         if self._num_batches:
-            if self._closer in (None, optimizer):
+            if self._closer == optimizer or self._closer is None:
                 self._closer = optimizer
                 self._close(end_ns)
             else:
