@@ -42,8 +42,9 @@ class _Replacing:
 
     generation: Generation
     failed: list[RankExit]  # why
-    local_ranks: list[int]  # still to be started
-    survivors: list[int]  # global ranks that have to come over
+    replaced: list[int]  # torch's local ranks; those of `local_ranks` are still to be started
+    local_ranks: list[int]
+    survivors: list[int]  # ranks that have to come over, as they are counted in this generation
     start_at_s: float  # monotonic
     join_until_s: float
 
@@ -72,7 +73,7 @@ class SupervisedAgent(LocalElasticAgent):
         self._check_stop_between_attempts()
         self._job.begin_attempt(os.environ)
         ids: dict[int, Any] = super()._start_workers(worker_group)
-        pids = {worker_group.workers[local_rank].global_rank: pid for local_rank, pid in ids.items()}
+        pids = {self._rank(local_rank): pid for local_rank, pid in ids.items()}
         self._order, self._replacing = ExitOrder(pids), None
         self._job.watch(pids)
         return ids
@@ -89,12 +90,13 @@ class SupervisedAgent(LocalElasticAgent):
             return lived_on or self._fail(exits, worker_group)
         if self._replacing is not None and (ended := self._go_on_replacing(self._replacing, exits)) is not None:
             return ended
-        if len(exits) == len(worker_group.workers):
+        if len(exits) == self._job.world.size:
             assert self._pcontext is not None
             self._pcontext.close(signal.SIGKILL, 1)
             self._job.complete_attempt()
             self.outcome = Outcome(status="succeeded")
-            return RunResult(state=WorkerState.SUCCEEDED, return_values={gone.rank: None for gone in exits})
+            values = {worker.global_rank: None for worker in worker_group.workers}  # torch asks for all that it started
+            return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
         hang = self._job.find_hang()
         if hang is not None:
             unkillable = self._end_workers(signal.SIGKILL, 0.0)
@@ -117,46 +119,55 @@ class SupervisedAgent(LocalElasticAgent):
     def _live_on(self, exits: list[RankExit]) -> RunResult | None:
         """Let the other ranks begin the next generation, if they can; None where the attempt has to end."""
         failed = [gone for gone in exits if gone.code != 0]
-        local_ranks = {worker.global_rank: worker.local_rank for worker in self._worker_group.workers}
-        survivors = sorted(set(local_ranks) - {gone.rank for gone in exits})
-        is_forming = self._replacing is not None  # the same rank again, or another: better begin from nothing
+        lost = {self._local_rank(gone.rank) for gone in failed}
+        left = sorted(set(self._handlers()) - {self._local_rank(gone.rank) for gone in exits})
         is_stopping = any(gone.code == PREEMPTED_CODE for gone in failed)
-        if is_forming or is_stopping or len(failed) < len(exits) or not self._job.can_live_on(survivors):
+        if is_stopping or len(failed) < len(exits) or not self._can_live_on(lost, left):
             return None
         outcome = self._job.lose_ranks(failed, self._exit_order())
         decision = outcome.decision
         if decision is None or not decision.restart:
             return None
-        for gone in failed:
-            del self._handlers()[local_ranks[gone.rank]]
-        store = local_store()
-        generation, self._generation_store = self._job.begin_generation(store.port), store
+        for local_rank in lost:
+            del self._handlers()[local_rank]
+        store, world = local_store(), outcome.world or self._job.world
+        generation, self._generation_store = self._job.begin_generation(store.port, world), store
+        replaced = [local_rank for local_rank in lost if self._place(local_rank) in world.places]
         said = f" ({outcome.cause})" if outcome.cause else ""
-        self._job.say(
-            f"{outcome.failure}{said}; {decision.why}: {len(survivors)} ranks live on, after {decision.delay_s:.1f} s"
-        )
+        after = f", after {decision.delay_s:.1f} s" if replaced else ""
+        self._job.say(f"{outcome.failure}{said}; {decision.why}: {len(left)} ranks live on{after}")
         now_s = time.monotonic()
         self._replacing = _Replacing(
             generation=generation,
             failed=failed,
-            local_ranks=[local_ranks[gone.rank] for gone in failed],
-            survivors=survivors,
+            replaced=replaced,
+            local_ranks=list(replaced),
+            survivors=[self._rank(local_rank) for local_rank in left],
             start_at_s=now_s + decision.delay_s,
             join_until_s=now_s + SURVIVORS_JOIN_S,
         )
+        self._watch_order()
         return RunResult(state=WorkerState.HEALTHY)
+
+    def _can_live_on(self, lost: set[int], left: list[int]) -> bool:
+        """Return whether the ranks that are left can go on without the lost ones, all as torch's local ranks."""
+        now = self._replacing
+        if now is None:
+            return self._job.can_live_on([self._rank(local_rank) for local_rank in left])
+        # Those that live on are on their way. With one of them lost as well it is better to begin from nothing, and
+        # so it is where a new rank failed at its start and may not be left out.
+        return self._job.may_shrink and bool(left) and lost <= set(now.replaced)
 
     def _go_on_replacing(self, now: _Replacing, exits: list[RankExit]) -> RunResult | None:
         """Start the new ranks when their wait is over; end the attempt where a survivor does not come."""
         if now.local_ranks and time.monotonic() >= now.start_at_s:
             for local_rank in now.local_ranks:
                 self._replace(local_rank, now.generation)
-            pids = {self._worker_group.workers[n].global_rank: h.proc.pid for n, h in self._handlers().items()}
-            self._order = ExitOrder(pids)
+            self._watch_order()
             now.local_ranks.clear()
         has_come = self._job.have_joined(now.survivors)
         if has_come and not now.local_ranks:
-            self._replacing = None if self._job.have_joined([gone.rank for gone in now.failed]) else now
+            self._replacing = None if self._job.have_joined([self._rank(n) for n in now.replaced]) else now
         elif not has_come and (time.monotonic() > now.join_until_s or exits):
             self._job.say(f"not every rank came to generation {now.generation.number}: the attempt ends")
             return self._end_attempt(now.failed, [], self._end_workers(signal.SIGTERM, SURVIVORS_GRACE_S))
@@ -165,12 +176,11 @@ class SupervisedAgent(LocalElasticAgent):
     def _replace(self, local_rank: int, generation: Generation) -> None:
         context: Any = self._pcontext
         command = [context.entrypoint, *map(str, context.args[local_rank])]
-        environ = {**context.envs[local_rank], **generation.environ}
+        environ = {**context.envs[local_rank], **generation.environ_at(self._place(local_rank))}
         started = ReplacedRank(command, environ, context.stdouts[local_rank], context.stderrs[local_rank])
         self._handlers()[local_rank] = started
-        worker = self._worker_group.workers[local_rank]
-        worker.id = started.proc.pid
-        self._job.watch_replacement(worker.global_rank, started.proc.pid)
+        self._worker_group.workers[local_rank].id = started.proc.pid
+        self._job.watch_replacement(self._rank(local_rank), started.proc.pid)
 
     def _end_attempt(self, failed: list[RankExit], order: list[int], unkillable: list[int]) -> RunResult:
         self.outcome = self._job.fail_attempt(failed, order, unkillable)
@@ -193,7 +203,7 @@ class SupervisedAgent(LocalElasticAgent):
             while self._num_running() and time.monotonic() < until_s:
                 time.sleep(MONITOR_INTERVAL_S)
         left = [local_rank for local_rank, handler in handlers.items() if handler.proc.poll() is None]
-        ranks = [self._worker_group.workers[local_rank].global_rank for local_rank in left]
+        ranks = [self._rank(local_rank) for local_rank in left]
         for local_rank in left:
             pid = handlers.pop(local_rank).proc.pid
             self._job.say(f"process {pid} hangs in the kernel and cannot be ended: its device is lost to this host")
@@ -213,6 +223,7 @@ class SupervisedAgent(LocalElasticAgent):
             self._job.beat()
             time.sleep(min(MONITOR_INTERVAL_S, max(0.0, until_s - time.monotonic())))
         self._job.prepare_attempt()
+        worker_group.spec.local_world_size = self._job.next_world.size
         super()._restart_workers(worker_group)
 
     def _allow_restart(self) -> None:
@@ -232,7 +243,7 @@ class SupervisedAgent(LocalElasticAgent):
         """Tell every worker once, wait for the grace time, end what is left."""
         job = self._job
         job.notice_preemption(signum)
-        job.say(f"stopping: {len(worker_group.workers)} workers have {job.recovery.grace_s:g} s to save and end")
+        job.say(f"stopping: {job.world.size} workers have {job.recovery.grace_s:g} s to save and end")
         assert self._pcontext is not None
         for pid in self._pcontext.pids().values():
             self._tell(pid)
@@ -259,8 +270,22 @@ class SupervisedAgent(LocalElasticAgent):
         for local_rank, handler in self._handlers().items():
             code = handler.proc.poll()
             if code is not None:
-                found.append(RankExit(rank=worker_group.workers[local_rank].global_rank, code=code))
+                place, pid = self._place(local_rank), handler.proc.pid
+                found.append(RankExit(rank=self._rank(local_rank), code=code, local_rank=place, pid=pid))
         return found
+
+    def _place(self, local_rank: int) -> int:
+        """Return what the rank's LOCAL_RANK says; torch counts from 0 to the attempt's size and leaves out none."""
+        return self._job.first_world.places[local_rank]
+
+    def _rank(self, local_rank: int) -> int:
+        return self._job.world.rank_at(self._place(local_rank))
+
+    def _local_rank(self, rank: int) -> int:
+        return self._job.first_world.rank_at(self._job.world.places[rank])
+
+    def _watch_order(self) -> None:
+        self._order = ExitOrder({self._rank(n): handler.proc.pid for n, handler in self._handlers().items()})
 
     def _num_running(self) -> int:
         return sum(handler.proc.poll() is None for handler in self._handlers().values())
@@ -289,6 +314,7 @@ class _AttemptLogs(LogsSpecs):
         errors = self._paths(folder, envs, "error.json")
         for local_rank, path in errors.items():
             envs[local_rank]["TORCHELASTIC_ERROR_FILE"] = path
+            envs[local_rank]["LOCAL_RANK"] = str(self._job.world.places[local_rank])
         out, err = self._paths(folder, envs, "log"), self._paths(folder, envs, "err")
         return LogsDest(stdouts=out, stderrs=err, tee_stdouts=dict(out), tee_stderrs=dict(err), error_files=errors)
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ett.hang import Hang
@@ -27,6 +27,9 @@ class RankExit:
     rank: int
     code: int
     hang: Hang | None = None  # it was killed because it made no progress
+    # Of its process. Rank numbers change with the world, these do not; None and 0: as the supervisor knows the rank.
+    local_rank: int | None = field(default=None, compare=False)
+    pid: int = field(default=0, compare=False)
 
     @property
     def exit_code(self) -> int:

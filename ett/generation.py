@@ -1,6 +1,6 @@
 """What the supervisor and the ranks of an attempt tell each other when a generation follows another in one attempt.
 
-`attempts/<n>/generation.json` is the newest generation: its number and what each rank's environment must say. A rank
+`attempts/<n>/generation.json` is the newest generation: its number, its ranks, what their environment must say. A rank
 that takes part leaves the empty file `attempts/<n>/gen<g>.rank<k>`. Files, not sockets: a new rank, an old one and a
 person all read the same thing, and there is nothing to reconnect.
 """
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ett.job_folder import read_json, write_json
+from ett.world import World
 
 FOLDER_VARIABLE = "ETT_GENERATIONS"  # set where ranks may be started anew within an attempt
 
@@ -20,6 +21,12 @@ FOLDER_VARIABLE = "ETT_GENERATIONS"  # set where ranks may be started anew withi
 class Generation:
     number: int = 0
     environ: Mapping[str, str] = field(default_factory=dict)  # over what the rank was started with
+    places: tuple[int, ...] = ()  # LOCAL_RANK of each rank, in order of ranks; empty in generation 0
+
+    def environ_at(self, place: int) -> dict[str, str]:
+        """Return the environment of the rank at that place; of one that has no part in it, what all ranks share."""
+        own = World(self.places).environ_at(place) if place in self.places else {}
+        return {**self.environ, **own}
 
 
 class GenerationFolder:
@@ -38,7 +45,11 @@ class GenerationFolder:
         number, environ = plain.get("number"), plain.get("environ")
         if not isinstance(number, int) or not isinstance(environ, dict):
             return Generation()
-        return Generation(number=number, environ={str(key): str(value) for key, value in environ.items()})
+        return Generation(
+            number=number,
+            environ={str(key): str(value) for key, value in environ.items()},
+            places=tuple(map(int, plain.get("places", ()))),
+        )
 
     def announce(self, generation: Generation) -> None:
         write_json(self._path / "generation.json", asdict(generation))
@@ -49,6 +60,10 @@ class GenerationFolder:
 
     def has_joined(self, number: int, rank: int) -> bool:
         return self._mark(number, rank).exists()
+
+    def is_complete(self, generation: Generation) -> bool:
+        """Return whether all its ranks take part."""
+        return all(self.has_joined(generation.number, rank) for rank in range(len(generation.places)))
 
     def _mark(self, number: int, rank: int) -> Path:
         return self._path / f"gen{number}.rank{rank}"

@@ -44,9 +44,9 @@ class Watched:
         pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
         return [pid for pid in pids if pid != os.getpid() and self._is_member(pid)]
 
-    def alive_of(self, rank: int, worker: int) -> list[int]:
-        """Return those of one rank: its worker's session, and whoever carries its number."""
-        marker = b"RANK=%d" % rank
+    def alive_of(self, place: int, worker: int) -> list[int]:
+        """Return those of one rank: its worker's session, and whoever carries its local rank, which never changes."""
+        marker = b"LOCAL_RANK=%d" % place
         found = []
         for pid in self.alive():
             fields = stat_fields(pid)
@@ -55,7 +55,7 @@ class Watched:
         return found
 
     def kill(self, of_rank: tuple[int, int] | None = None) -> list[int]:
-        """SIGKILL all of them, or those of a rank and its worker, for 2 s at most; return those that are left."""
+        """SIGKILL all of them, or those of a local rank and its worker, for 2 s at most; return those that are left."""
 
         def alive() -> list[int]:
             return self.alive() if of_rank is None else self.alive_of(*of_rank)

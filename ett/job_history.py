@@ -16,7 +16,7 @@ from ett.event_schema import NS, Record
 from ett.restart import AttemptFacts
 
 _TAIL_BYTES = 65_536
-_COMMIT = b'"ev":"ckpt_commit"'
+_COMMIT, _STEP = b'"ev":"ckpt_commit"', b'"ev":"step"'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +99,12 @@ def last_step(events: Path, attempt: int, rank: int) -> int | None:
     return max(steps, default=None)
 
 
+def has_stepped(events: Path, attempt: int, pid: int) -> bool:
+    """Return whether that process completed a step, as far as it wrote that down."""
+    paths = events.glob(f"{attempt}/r*-{pid}-*.jsonl")
+    return any(next(_lines_with(_STEP, path), None) is not None for path in paths)
+
+
 def _fruitful_attempts(commits: Iterable[Record]) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
     """Return the generations that committed a cursor beyond all earlier ones, and those that committed at all."""
     cursors: dict[tuple[int, int], float] = {}
@@ -125,6 +131,8 @@ def _facts(record: Record, has_new_commit: bool) -> AttemptFacts:
         signature=str(record.data.get("signature", "")),
         is_final=record.data.get("final") is True,
         is_unkillable=bool(record.data.get("unkillable")),
+        local_rank=record.data.get("local_rank"),
+        shrinks_to=record.data.get("shrinks_to"),
         has_new_commit=has_new_commit,
     )
 

@@ -21,7 +21,7 @@ from ett.launch_plan import Kind, LaunchPlan, read_plan
 from ett.otel.live_process import LiveExport
 from ett.recipe import resolve, resolve_telemetry
 from ett.recipe_cli import site_file
-from ett.recipe_sections import JobConfig, TelemetryConfig, TelemetryMode
+from ett.recipe_sections import JobConfig, LaunchConfig, TelemetryConfig, TelemetryMode
 from ett.report_text import count
 from ett.ring_drain import drain_leftovers
 from ett.seams import SEAMS, load
@@ -48,6 +48,7 @@ class LaunchFlags:
     """The flags as given; None where the user said nothing."""
 
     nproc: int | None = None
+    nproc_min: int | None = None
     max_restarts: int | None = None
     job: str | None = None
     team: str | None = None
@@ -73,6 +74,11 @@ class LaunchFlags:
     options_metavar="[FLAGS]",
 )
 @click.option("--nproc", type=click.IntRange(min=1), help="Worker processes on this host (default: 1, or the recipe).")
+@click.option(
+    "--nproc-min",
+    type=click.IntRange(min=1),
+    help="Fewest processes to go on with when one fails at every start (default: --nproc, so never fewer).",
+)
 @click.option(
     "--max-restarts",
     type=click.IntRange(min=0),
@@ -294,6 +300,7 @@ def _recipe_plan(flags: LaunchFlags, target: tuple[str, ...]) -> tuple[LaunchPla
         "job.owner": flags.owner,
         "job.model": flags.model,
         "launch.nproc": flags.nproc,
+        "launch.nproc_min": flags.nproc_min,
         "recovery.max_restarts": flags.max_restarts,
         "recovery.restart": flags.restart,
         "recovery.restart_window": flags.restart_window,
@@ -310,6 +317,7 @@ def _recipe_plan(flags: LaunchFlags, target: tuple[str, ...]) -> tuple[LaunchPla
         target=str(Path(target[0]).absolute()),
         cwd=os.getcwd(),
         nproc=recipe.sections["launch"]["nproc"],
+        nproc_min=recipe.sections["launch"]["nproc_min"],
         model=job["model"],
         team=job["team"],
         owner=job["owner"],
@@ -332,12 +340,14 @@ def _script_plan(flags: LaunchFlags, kind: Kind, target: tuple[str, ...]) -> Lau
         if value:
             raise UsageError(f"{flag} without a recipe", expected="a script takes its own arguments, after its name")
     job = JobConfig(model=flags.model or slug(Path(target[0]).stem), team=flags.team or "", owner=flags.owner or "")
+    launch = LaunchConfig(nproc=flags.nproc or 1, nproc_min=flags.nproc_min or 0)
     return LaunchPlan(
         kind=kind,
         target=target[0],
         args=target[1:],
         cwd=os.getcwd(),
-        nproc=flags.nproc or 1,
+        nproc=launch.nproc,
+        nproc_min=launch.nproc_min,
         model=job.model,
         team=job.team,
         owner=job.owner,
@@ -368,11 +378,14 @@ def _kept_plan(flags: LaunchFlags, home: Path) -> LaunchPlan:
     plan = replace(
         kept,
         nproc=flags.nproc or kept.nproc,
+        # Who asks for fewer than was kept as the fewest gets them.
+        nproc_min=flags.nproc_min or min(kept.nproc_min, flags.nproc or kept.nproc),
         team=flags.team or kept.team,
         owner=flags.owner or kept.owner,
         model=flags.model or kept.model,
     )
     JobConfig(model=plan.model, team=plan.team, owner=plan.owner)
+    LaunchConfig(nproc=plan.nproc, nproc_min=plan.nproc_min)
     return replace(plan, recovery=_recovery(flags, plan.recovery), telemetry=_telemetry(flags, plan.telemetry))
 
 

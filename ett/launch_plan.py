@@ -39,6 +39,7 @@ class LaunchPlan:
     args: tuple[str, ...] = ()
     cwd: str
     nproc: int = 1
+    nproc_min: int = 0  # the fewest to go on with; 0: as many as nproc
     model: str = "job"
     team: str = ""
     owner: str = ""
@@ -48,6 +49,10 @@ class LaunchPlan:
     resume: str = "auto"  # auto, never or a step: of this launch only, never kept
     chaos: tuple[str, ...] = ()  # likewise
     overrides: tuple[str, ...] = ()  # what --set and the flags changed in the recipe; its kept sections have them
+
+    @property
+    def fewest(self) -> int:
+        return self.nproc_min or self.nproc
 
     def program(self) -> list[str]:
         """Return the argument vector of each worker."""

@@ -38,10 +38,16 @@ class JobConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchConfig:
     nproc: int = 1  # worker processes on this host
+    nproc_min: int = 0  # the fewest to go on with when one fails at every start; 0: as many as nproc
 
     def __post_init__(self) -> None:
         if self.nproc < 1:
             raise ConfigError(f"launch.nproc is {self.nproc}", expected="at least 1 worker process")
+        if not 0 <= self.nproc_min <= self.nproc:
+            raise ConfigError(
+                f"launch.nproc_min is {self.nproc_min}",
+                expected=f"1 to launch.nproc, which is {self.nproc}; 0: the same",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,8 @@ class AttemptFacts:
     signature: str = ""  # of the error: equal for two failures with the same cause; empty where nothing was said
     is_final: bool = False  # the program says that another attempt would meet the same error
     is_unkillable: bool = False  # a process of it hangs in the kernel and keeps its device
+    local_rank: int | None = None  # of the rank that failed
+    shrinks_to: int | None = None  # ranks to go on with: that local rank failed repeatedly before its first step
     has_new_commit: bool = False  # it committed a cursor beyond all earlier ones
 
 

@@ -23,7 +23,7 @@ from ett.generation import FOLDER_VARIABLE, Generation, GenerationFolder, genera
 from ett.hang import Hang
 from ett.hang_watch import HangWatch
 from ett.job_folder import JobFolder
-from ett.job_history import JobHistory, last_step, read_history
+from ett.job_history import JobHistory, has_stepped, last_step, read_history
 from ett.launch_plan import LaunchPlan, versions
 from ett.otel.trace_ids import attempt_place, needs_own_trace, parse_traceparent
 from ett.process_identity import ProcessIdentity
@@ -33,6 +33,7 @@ from ett.seams import SEAMS, load
 from ett.section import build_section
 from ett.stop_signals import StopSignals
 from ett.worker_sessions import GuardianPipe, end_old_workers
+from ett.world import Places, World
 
 POLICY_VERSION = 1
 HEARTBEAT_INTERVAL_S = 10.0
@@ -47,6 +48,7 @@ class Outcome:
     decision: RestartDecision | None = None  # that ended the restarts
     cause: str = ""  # what the program said, in its own words
     log_tail: str = ""  # path of its last lines
+    world: World | None = None  # the smaller one to go on with
 
 
 class JobSupervisor:
@@ -58,6 +60,9 @@ class JobSupervisor:
         self.recovery: RecoverySettings = build_section(recovery_config(), plan.recovery, "recovery")
         self._policy: RestartPolicy = load(SEAMS["restart_policy"])
         self.attempt = self.first_attempt = self.generation = 0
+        self._places = Places(plan.nproc, plan.fewest)
+        self.world = self.first_world = self._places.whole  # of the newest generation, and of the attempt's first one
+        self._smaller_worlds: dict[tuple[int, int], World | None] = {}  # what follows a process's end: judged once
         self._writer = self._open_writer()
         self._rings = RingDrain(folder.path)
         self._guardian = GuardianPipe(folder)
@@ -116,19 +121,29 @@ class JobSupervisor:
         self._is_prepared = False
         self._set_generation(0)
         self.folder.logs(self.attempt).mkdir(parents=True, exist_ok=True)
-        world = self.plan.nproc
+        self.world = self.first_world = self.next_world
         own_trace = self._needs_own_trace()
         self._emit(
             "attempt_started",
             att=self.attempt,
             nodes=1,
-            world=world,
+            world=self.world.size,
             policy_version=POLICY_VERSION,
             own_trace=own_trace or None,
         )
         environ.update(self._worker_environment())
         # Spans that a script makes itself join the attempt's.
         environ["TRACEPARENT"] = attempt_place(self.folder.name, self.attempt, has_own_trace=own_trace).traceparent
+
+    @property
+    def next_world(self) -> World:
+        """The world of the next attempt."""
+        return self._places.whole
+
+    @property
+    def may_shrink(self) -> bool:
+        """Whether a rank that cannot come back may be left out."""
+        return self._places.may_shrink
 
     def watch(self, pids: Mapping[int, int]) -> None:
         """Take note of the attempt's processes, by rank, once they run."""
@@ -166,6 +181,7 @@ class JobSupervisor:
         """
         gone = first_failure(exits, order)
         lines, tail = self._last_words(gone)
+        place, smaller = self._local_rank(gone), self._smaller_world(gone)
         self._emit_end(
             "failed",
             gone,
@@ -174,6 +190,8 @@ class JobSupervisor:
             hang=None if gone.hang is None else str(gone.hang),
             stacks=None if gone.hang is None else list(gone.hang.stacks)[:32],
             unkillable=list(unkillable) or None,
+            local_rank=place,
+            shrinks_to=None if smaller is None else smaller.size,
             log_tail=tail or None,
             final=self._is_final(gone) or None,
         )
@@ -185,7 +203,9 @@ class JobSupervisor:
                 do="what it had saved there is gone with it; launch the job again",
             )
         decision = self._policy(history.since(self.first_attempt), self.recovery)
-        self._emit_decision(decision)
+        if smaller is not None and decision.restart:
+            self._places.leave_out(place)
+        self._emit_decision(decision, self.next_world)
         path = str(self.folder.path / tail) if tail else ""
         return Outcome(status="failed", failure=gone, decision=decision, cause=stated_cause(lines), log_tail=path)
 
@@ -200,11 +220,15 @@ class JobSupervisor:
         gone = first_failure(exits, order)
         lines, tail = self._last_words(gone)
         now_s, said = self._clock.wall_ns() / 1e9, signature(gone, lines)
+        place, smaller = self._local_rank(gone), self._smaller_world(gone)
+        shrinks_to = None if smaller is None else smaller.size
         self._emit(
             "fault",
             att=self.attempt,
             rank=gone.rank,
             ranks=[other.rank for other in exits],
+            local_rank=place,
+            shrinks_to=shrinks_to,
             exit_code=gone.exit_code,
             signal=gone.signal,
             signature=said,
@@ -213,7 +237,7 @@ class JobSupervisor:
             **{"class": classify(gone)},
         )
         for other in exits:
-            self._guardian.end_rank(other.rank, self._workers.pop(other.rank).pid)
+            self._guardian.end_rank(self._local_rank(other), self._workers.pop(other.rank).pid)
         history = self._replay()
         facts = AttemptFacts(
             attempt=self.attempt,
@@ -224,18 +248,27 @@ class JobSupervisor:
             failure_class=classify(gone),
             signature=said,
             is_final=self._is_final(gone),
+            local_rank=place,
+            shrinks_to=shrinks_to,
             has_new_commit=(self.attempt, self.generation) in history.fruitful,
         )
         decision = self._policy((*history.since(self.first_attempt), facts), self.recovery)
         if decision.restart:
-            self._emit_decision(decision, scope="inprocess")
-        return Outcome(status="failed", failure=gone, decision=decision, cause=stated_cause(lines))
+            if smaller is not None:
+                self._places.leave_out(place)
+            self._emit_decision(decision, smaller or self.world, scope="inprocess")
+        return Outcome(status="failed", failure=gone, decision=decision, cause=stated_cause(lines), world=smaller)
 
-    def begin_generation(self, port: int) -> Generation:
-        """Tell the ranks that live on, and the new ones, where the next generation meets: at a store on `port`."""
+    def begin_generation(self, port: int, world: World) -> Generation:
+        """Tell the ranks that live on, and the new ones, who they are and where they meet: at a store on `port`."""
         self._set_generation(self.generation + 1)
+        if world != self.world:
+            places = self.world.places
+            self._workers = {world.rank_at(places[rank]): worker for rank, worker in self._workers.items()}
+            self.folder.write_workers(self.attempt, self._workers)
+            self.world = world
         environ = generation_environ(self.generation, port, self._worker_environment())
-        generation = Generation(number=self.generation, environ=environ)
+        generation = Generation(number=self.generation, environ=environ, places=world.places)
         self._generations.announce(generation)
         return generation
 
@@ -244,7 +277,7 @@ class JobSupervisor:
 
     def preempt_attempt(self, exits: Sequence[RankExit], order: Sequence[int]) -> Outcome:
         """Write down that the attempt was told to stop and did; or that it was done before it could."""
-        if self.plan.kind == "recipe" and len(exits) == self.plan.nproc and not any(gone.code for gone in exits):
+        if self.plan.kind == "recipe" and len(exits) == self.world.size and not any(gone.code for gone in exits):
             self.complete_attempt()  # our own workers end with 0 only when nothing is left to do
             return Outcome(status="succeeded")
         failed = [gone for gone in exits if gone.exit_code not in (0, 128 + signal.SIGTERM)]
@@ -332,9 +365,26 @@ class JobSupervisor:
     def _last_words(self, gone: RankExit) -> tuple[list[str], str]:
         """Return a rank's last lines and the file of the job's folder that keeps them; "" where it said nothing."""
         logs = self.folder.logs(self.attempt)
-        lines = last_lines(logs / f"rank{gone.rank}.err", logs / f"rank{gone.rank}.log")
+        first_rank = self.first_world.rank_at(self._local_rank(gone))  # the files keep the name that they began with
+        lines = last_lines(logs / f"rank{first_rank}.err", logs / f"rank{first_rank}.log")
         name = keep_tail(logs, lines) if lines else ""
         return lines, f"logs/{self.attempt}/{name}" if name else ""
+
+    def _local_rank(self, gone: RankExit) -> int:
+        return self.world.places[gone.rank] if gone.local_rank is None else gone.local_rank
+
+    def _smaller_world(self, gone: RankExit) -> World | None:
+        """Return the world to go on with where the rank's place failed at every start; None: the same one."""
+        if not self.may_shrink:
+            return None
+        pid = gone.pid or self._workers[gone.rank].pid
+        key = (self.attempt, pid)
+        if key not in self._smaller_worlds:
+            self._rings.flush()
+            is_step_known = has_stepped(self.folder.events, self.attempt, pid)
+            place, world = self._local_rank(gone), self.world
+            self._smaller_worlds[key] = self._places.note_failure(place, world, has_stepped=is_step_known)
+        return self._smaller_worlds[key]
 
     def _replay(self) -> JobHistory:
         self._rings.flush()
@@ -343,12 +393,13 @@ class JobSupervisor:
         self._has_ever_committed = self._has_ever_committed or self._has_committed
         return history
 
-    def _emit_decision(self, decision: RestartDecision, scope: str | None = None) -> None:
+    def _emit_decision(self, decision: RestartDecision, world: World, scope: str | None = None) -> None:
         self._emit(
             "restart_decision",
             att=self.attempt,
             restart=decision.restart,
             scope=scope,
+            world=world.size if decision.restart else None,
             delay_s=round(decision.delay_s, 3),
             rule=decision.rule,
             why=decision.why,

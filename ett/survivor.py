@@ -7,8 +7,9 @@
         ...
 
 With `[recovery] restart = "inprocess"` a rank that ends is started anew alone. In the others the collective fails, the
-function is left, the process group destroyed, and the function called again in the next generation. An error of the
-rank's own is raised as ever. Outside such a launch the function is simply called.
+function is left, the process group destroyed, and the function called again in the next generation, once all of its
+ranks are there: one that fails at its start holds up nobody. An error of the rank's own is raised as ever. Outside such
+a launch the function is simply called.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from ett.errors import EttError, LostPeer
-from ett.generation import FOLDER_VARIABLE, GenerationFolder
+from ett.generation import FOLDER_VARIABLE, Generation, GenerationFolder
 from ett.tracker import Run, init
 
 P = ParamSpec("P")
@@ -32,6 +34,8 @@ T = TypeVar("T")
 
 # A peer's process may take long from its error to its end, and the supervisor ends us anyway where no generation comes.
 NEXT_GENERATION_S, POLL_S = 60.0, 0.02
+# For the others to come to a generation; then the program's own process group says how long it waits.
+COMPLETE_S = 600.0
 STOPPED_CODE = 143
 _LOST_PEER = re.compile(r"gloo|NCCL|process group|Connection (reset|closed|refused)|Socket|Broken pipe", re.IGNORECASE)
 
@@ -65,28 +69,51 @@ def restartable(train: Callable[P, T]) -> Callable[P, T]:
 class _Rank:
     def __init__(self, run: Run, folder: GenerationFolder, started_in: int) -> None:
         self._run, self._folder, self._number, self._started_in = run, folder, -1, started_in
+        self._place = int(os.environ.get("LOCAL_RANK", "0"))
 
     def join_newest(self) -> None:
-        newest = self._folder.newest
-        self._number = max(newest.number, self._started_in)
-        os.environ.update(newest.environ)
-        self._run.begin_generation(self._number, os.environ)
-        self._folder.join(self._number, self._run.rank)
+        """Return once all ranks of the newest generation are there; the environment is that of this rank in it."""
+        while True:
+            newest, world_size = self._folder.newest, self._run.world_size
+            self._number = max(newest.number, self._started_in)
+            os.environ.update(newest.environ_at(self._place))
+            self._run.begin_generation(self._number, os.environ)
+            is_resized = self._run.world_size != world_size
+            with self._run.span("elastic_reconfig") if is_resized else nullcontext():
+                self._folder.join(self._number, self._run.rank)
+                if self._is_complete_in_time(newest):
+                    return
+
+    def _is_complete_in_time(self, newest: Generation) -> bool:
+        """Wait for the others; False where the next generation is announced before all of them came."""
+        until_s = time.monotonic() + COMPLETE_S
+        while not self._folder.is_complete(newest) and time.monotonic() < until_s:
+            if self._sees_next():
+                return False
+            self._leave_if_stopped()
+            time.sleep(POLL_S)
+        return True
 
     def may_come_back(self, err: Exception) -> bool:
         """Return True once the next generation is announced; False where the error is this rank's own."""
-        if self._folder.newest.number > self._number:
+        if self._sees_next():
             return True
         if not is_lost_peer(err):
             return False
         until_s = time.monotonic() + NEXT_GENERATION_S
         while time.monotonic() < until_s:
-            if self._folder.newest.number > self._number:
+            if self._sees_next():
                 return True
-            if self._run.stop_requested:
-                raise SystemExit(STOPPED_CODE) from err  # what was committed is all that can be saved
+            self._leave_if_stopped()
             time.sleep(POLL_S)
         return False
+
+    def _sees_next(self) -> bool:
+        return self._folder.newest.number > self._number
+
+    def _leave_if_stopped(self) -> None:
+        if self._run.stop_requested:
+            raise SystemExit(STOPPED_CODE)  # what was committed is all that can be saved
 
 
 def is_lost_peer(err: BaseException) -> bool:

@@ -267,7 +267,11 @@ class Run:
         if self._writer.dropped:
             self.heartbeat()
         earlier, self.generation = self._writer, number
-        self._identity = replace(self._identity, gen=number)
+        rank, world_size = _count(environ.get("RANK", self.rank)), _count(environ.get("WORLD_SIZE", self.world_size))
+        self._identity = replace(self._identity, gen=number, rank=rank, world_size=world_size)
+        if rank != self.rank and self.job_dir is not None:
+            answer_stack_signal(self.job_dir / "logs" / str(self.attempt) / stacks_name(rank))
+        self.rank, self.world_size = rank, world_size
         self._writer = _open_writer(self._identity, self._clock)
         earlier.close()
         self._faults = _faults(environ, self._identity)

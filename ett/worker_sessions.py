@@ -48,9 +48,9 @@ class GuardianPipe:
         self._watched.clear()
         self._tell("forget\n")
 
-    def end_rank(self, rank: int, worker: int) -> None:
-        """Kill what a dead worker left running, now; the other ranks live on."""
-        self._watched.kill((rank, worker))
+    def end_rank(self, place: int, worker: int) -> None:
+        """Kill what a dead worker left running, now; the other ranks live on. `place` is its local rank."""
+        self._watched.kill((place, worker))
 
     def close(self) -> None:
         """Let the guardian end what still runs, and wait for it."""

@@ -26,7 +26,8 @@ def decide(attempts: tuple[AttemptFacts, ...], config: RecoveryConfig) -> Restar
         return _give_up("unkillable", "a process hangs in the kernel and keeps its device; restart the host")
     if last.is_final:
         return _give_up("final_error", "another attempt would meet the same error")
-    if _is_same_user_error_twice(attempts):
+    # With a smaller world the cause may be gone: it was always the same place of the host.
+    if last.shrinks_to is None and _is_same_user_error_twice(attempts):
         return _give_up("same_user_error", "the same error of the program ended two attempts in a row")
     if fruitless >= config.max_attempts_without_commit:
         return _give_up("no_commit", f"{fruitless} attempts in a row ended without a new checkpoint")
@@ -34,7 +35,13 @@ def decide(attempts: tuple[AttemptFacts, ...], config: RecoveryConfig) -> Restar
     if num_restarts >= config.max_restarts:
         return _give_up("budget", f"all {config.max_restarts} restarts {per} are spent")
     why = f"restart {num_restarts + 1} of {config.max_restarts}" + (f" {per}" if config.has_restart_window else "")
-    return RestartDecision(restart=True, delay_s=_backoff_s(fruitless, last, config), rule="restart", why=why)
+    rule = "restart"
+    if last.shrinks_to is not None:
+        rule = "shrink"
+        why += (
+            f" with {last.shrinks_to} ranks, since local rank {last.local_rank} failed repeatedly before its first step"
+        )
+    return RestartDecision(restart=True, delay_s=_backoff_s(fruitless, last, config), rule=rule, why=why)
 
 
 def _num_failures(attempts: tuple[AttemptFacts, ...], config: RecoveryConfig) -> int:

@@ -13,6 +13,7 @@ from ett.elastic_agent import SupervisedAgent
 from ett.failure import RankExit
 from ett.hang import Hang
 from ett.supervisor import Outcome
+from ett.world import World
 
 NO_PROCESS = 2**22 + 1  # above the largest pid of Linux
 
@@ -20,7 +21,10 @@ NO_PROCESS = 2**22 + 1  # above the largest pid of Linux
 class Job:
     """What the agent tells its supervisor."""
 
+    may_shrink = False
+
     def __init__(self, hang: Hang | None = None) -> None:
+        self.world = self.first_world = World((0,))
         self.stop = SimpleNamespace(requested=None)
         self.hang, self.failures, self.said = hang, [], []  # type: Hang | None, list[Any], list[str]
         self.num_completed, self.lives_on = 0, False
@@ -56,6 +60,7 @@ class Process:
 
 def agent_of(job: Job, monkeypatch: pytest.MonkeyPatch, *processes: Process) -> SupervisedAgent:
     agent = object.__new__(SupervisedAgent)
+    job.world = job.first_world = World(tuple(range(len(processes))))
     agent._job, agent._order, agent._replacing = job, None, None  # type: ignore[assignment]
     workers = [SimpleNamespace(global_rank=r, local_rank=r) for r in range(len(processes))]
     agent._worker_group = SimpleNamespace(workers=workers)

@@ -49,6 +49,13 @@ def test_a_script_is_not_restarted_unless_asked(capsys: pytest.CaptureFixture[st
     assert planned(capsys, "--max-restarts", "4", "train.py")["recovery"]["max_restarts"] == 4
 
 
+def test_a_smaller_world_is_for_those_who_ask(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("[launch]\nnproc = 3\n")
+    assert [planned(capsys, *flags)["nproc_min"] for flags in (["train.py"], ["r.toml"])] == [0, 0]
+    for args in (["--nproc", "3", "--nproc-min", "2", "train.py"], ["--nproc-min", "2", "r.toml"]):
+        assert planned(capsys, *args)["nproc_min"] == 2
+
+
 def test_flags_win_over_the_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text(
@@ -77,6 +84,7 @@ def test_flags_win_over_the_recipe(capsys: pytest.CaptureFixture[str], tmp_path:
         (["--chaos", "kill:rank=1", "train.py"], 2, "no step"),
         (["--chaos", "kill:rank=5,step=1", "--nproc", "2", "train.py"], 2, "no rank 5 with --nproc 2"),
         (["--nproc", "0", "train.py"], 2, "--nproc"),
+        (["--nproc", "2", "--nproc-min", "3", "train.py"], 3, "launch.nproc_min is 3"),
         (["--nprocs", "2", "train.py"], 2, "--nprocs"),
     ],
 )

@@ -120,3 +120,17 @@ def test_an_error_that_the_program_calls_final_is_not_tried_again() -> None:
 
 def test_no_restarts_means_none() -> None:
     assert decide((failed(),), RecoveryConfig(max_restarts=0)).rule == "no_restarts"
+
+
+def test_the_same_error_twice_at_one_place_of_the_host_may_go_on_without_it() -> None:
+    first = failed(failure_class="user", signature="a")
+    attempts = (first, failed(failure_class="user", signature="a", local_rank=1, shrinks_to=2))
+    decision = decide(attempts, RecoveryConfig())
+    assert (decision.restart, decision.rule) == (True, "shrink")
+    assert decision.why.startswith("restart 2 of 3 with 2 ranks, since local rank 1 ")
+    assert decide((first, first), RecoveryConfig()).rule == "same_user_error"
+
+
+def test_a_smaller_world_uses_up_the_budget_like_any_restart() -> None:
+    attempts = (failed(), failed(), failed(local_rank=1, shrinks_to=2))
+    assert decide(attempts, RecoveryConfig(max_restarts=2)).rule == "budget"
