@@ -127,10 +127,12 @@ Facts facts_of(const py::dict& given) {
 }
 
 PyPieces run(const std::shared_ptr<AttemptSweep>& sweep, const py::dict& given, const std::vector<int64_t>& ranks,
-             const Clocks& clocks, const std::unordered_map<std::string, int>& components) {
+             const Clocks& clocks, const std::unordered_map<std::string, int>& components,
+             const py::object& settle_ns) {
+  const int64_t settle = settle_ns.is_none() ? kNone : settle_ns.cast<int64_t>();
   Facts facts = facts_of(given);
   py::gil_scoped_release release;
-  return {sweep->run(std::move(facts), ranks, clocks, components), sweep};
+  return {sweep->run(std::move(facts), ranks, clocks, components, settle), sweep};
 }
 
 py::object or_none(int64_t value) { return value == kNone ? py::object(py::none()) : py::object(py::int_(value)); }
@@ -277,6 +279,15 @@ PYBIND11_MODULE(_accounting, m) {
       .def_readonly("num_duplicates", &LogColumns::num_duplicates)
       .def_readonly("num_rows", &LogColumns::num_rows)
       .def_readonly("is_odd", &LogColumns::is_odd)
+      .def_readonly("outline", &LogColumns::outline)
+      .def("outline_rows", &LogColumns::outline_rows)
+      .def("latest_rows", &LogColumns::latest_rows)
+      .def("file_of", [](const LogColumns& log, size_t stream) { return log.streams.at(stream)->file; })
+      .def("clocks", [](const LogColumns& log) {
+        std::set<std::pair<int64_t, int64_t>> clocks;
+        for (const auto& s : log.streams) clocks.emplace(s->text(kHost), s->text(kBoot));
+        return std::vector<std::pair<int64_t, int64_t>>(clocks.begin(), clocks.end());
+      })
       .def("num_lost", &LogColumns::num_lost)
       .def("may_hold_copies", &LogColumns::may_hold_copies);
   py::class_<AttemptSweep, std::shared_ptr<AttemptSweep>>(m, "Attempt")
@@ -285,6 +296,7 @@ PYBIND11_MODULE(_accounting, m) {
       .def("high", [](const AttemptSweep& s) { return or_none(s.high()); })
       .def("last_cursor", [](const AttemptSweep& s) { return or_none(s.last_cursor()); })
       .def("has_recovered", &AttemptSweep::has_recovered)
+      .def("has_inferred_samples", &AttemptSweep::has_inferred_samples)
       .def("has_doubted", &AttemptSweep::has_doubted)
       .def("step", [](AttemptSweep& s, int64_t ref, int64_t rank) { return step_tuple(s, rank, s.step_of(ref, rank)); })
       .def("span", &span_of)

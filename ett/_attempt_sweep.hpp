@@ -5,12 +5,12 @@
 #include <functional>
 #include <queue>
 #include <set>
+#include <utility>
 
 #include "_piece_columns.hpp"
+#include "_rank_book.hpp"
 
 namespace ett {
-
-using Clocks = std::map<std::pair<int64_t, int64_t>, int64_t>;  // (host, boot) -> mono_ns to normalised time
 
 class AttemptSweep {
  public:
@@ -18,19 +18,47 @@ class AttemptSweep {
 
   Facts facts;
   std::vector<std::unique_ptr<RankSweep>> ranks;  // in the order of their first record
-  std::vector<StepRow> extras;                    // open and recovered steps
+  std::vector<StepRow> extras;                    // recovered steps
   CursorTable cursors;
   Frontiers frontiers;
 
-  // Returns the attempt's pieces; facts as of now.
+  // Returns the attempt's pieces, facts as of now. With `settle_ns` the pieces that end that long before the last step
+  // of the slowest rank are kept, and the next run goes on after them unless something touched them.
   PieceTable run(Facts now, const std::vector<int64_t>& rank_order, const Clocks& clocks,
-                 const std::unordered_map<std::string, int>& components) {
-    facts = std::move(now);
-    build(rank_order, clocks, components);
+                 const std::unordered_map<std::string, int>& components, int64_t settle_ns) {
+    const bool is_same = settle_ns != kNone && !now.infer_compile && clocks == clocks_ && rank_order == rank_order_ &&
+                         now.start == facts.start && now.high == facts.high && attach() && are_sorted();
+    const Facts before = std::exchange(facts, std::move(now));
+    const auto writers_before = writers_;
+    if (!is_same) {
+      clocks_ = clocks, rank_order_ = rank_order, components_ = components;
+      rebuild();
+    }
+    const bool faults_changed = before.faults != facts.faults;
+    int64_t touched = kForever;
+    for (auto& rank : ranks) {
+      touched = std::min(touched, rank_books_[rank->rank].touched(log_, *rank, clocks_));
+      if (!is_same || faults_changed || !read(*rank)) reread(*rank);
+      finish(*rank);
+    }
+    find_frontiers();
+    resolve();
+    const bool goes_on = is_same && settled_until_ != kNone && touched >= settled_until_ && facts.cut >= settled_until_ &&
+                         !needs_cursors_ && is_same_until(before, writers_before, settled_until_) && go_on();
+    if (!goes_on) start_over();
+    const int64_t until = settle_ns == kNone ? kNone : settle_point() - settle_ns;
+    if (facts.has_time && until > settled_until_) {
+      for (auto& rank : ranks) rank->save_at(until);
+      merge(*settled_, settled_until_, until);
+      for (auto& rank : ranks) rank->save();
+      settled_until_ = until, num_settled_extras_ = extras.size();
+      if (!go_on()) start_over();
+    }
     PieceTable table;
+    table.settled = settled_, table.num_settled = settled_->size();
     table.tail = std::make_shared<PieceColumns>();
-    for (auto& rank : ranks) rank->begin(facts.start);
-    if (facts.has_time) merge(*table.tail, facts.start, facts.cut, 0);
+    if (settled_->size()) table.tail->go_on_after(settled_->last());
+    if (facts.has_time) merge(*table.tail, settled_until_, facts.cut);
     for (auto& rank : ranks) rank->drain();
     table.end = facts.cut;
     return table;
@@ -52,6 +80,12 @@ class AttemptSweep {
   bool has_doubted() const {
     return std::any_of(ranks.begin(), ranks.end(), [](const auto& r) { return r->state.doubted_any; });
   }
+  bool has_inferred_samples() const {
+    return std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) {
+      return std::any_of(rank->parts.begin(), rank->parts.end(),
+                         [](const auto& part) { return part.reader.stream->key[kSamplesInferred] == 1; });
+    });
+  }
   RankSweep* of_rank(int64_t rank) {
     auto found = by_rank_.find(rank);
     return found == by_rank_.end() ? nullptr : found->second;
@@ -62,6 +96,9 @@ class AttemptSweep {
   // The step that a piece of `rank` refers to.
   StepRow step_of(int64_t ref, int64_t rank) {
     if (ref & kExtra) return extras[ref & ~kExtra];
+    if (ref & kOpen)
+      for (const StepRow& open : of_rank(rank)->opens)
+        if (open.ref == ref) return open;
     size_t hint = 0;
     return of_rank(rank)->load(part_of(ref), row_of_ref(ref), hint);
   }
@@ -100,6 +137,9 @@ class AttemptSweep {
       }
     for (const StepRow& s : extras)
       if (s.begin >= time) first = std::min(first, s.begin);
+    for (auto& rank : ranks)
+      for (const StepRow& s : rank->opens)
+        if (s.begin >= time) first = std::min(first, s.begin);
     return first;
   }
 
@@ -127,7 +167,7 @@ class AttemptSweep {
       }
     for (auto& rank : ranks)
       for (const StepRow& s : extras)
-        if (s.is_recovered && rank->parts.size() && part_of_stream_.at(stream_of_ref(s.ref)) >= rank->parts.data() &&
+        if (rank->parts.size() && part_of_stream_.at(stream_of_ref(s.ref)) >= rank->parts.data() &&
             part_of_stream_.at(stream_of_ref(s.ref)) < rank->parts.data() + rank->parts.size())
           see(*rank, s);
   }
@@ -163,186 +203,160 @@ class AttemptSweep {
   LogColumns& log_;
   int64_t att_;
   std::map<int64_t, RankSweep*> by_rank_;
+  std::map<int64_t, RankBook> rank_books_;
   std::map<size_t, RankSweep::Part*> part_of_stream_;
+  std::vector<size_t> attached_;
+  size_t num_streams_ = 0;
+  Clocks clocks_;
+  std::vector<int64_t> rank_order_;
+  std::unordered_map<std::string, int> components_;
+  bool needs_cursors_ = false;
+  std::shared_ptr<PieceColumns> settled_;
+  int64_t settled_until_ = kNone;
+  size_t num_settled_extras_ = 0;
 
-  void build(const std::vector<int64_t>& rank_order, const Clocks& clocks,
-             const std::unordered_map<std::string, int>& components) {
-    ranks.clear(), by_rank_.clear(), part_of_stream_.clear(), extras.clear();
-    for (int64_t number : rank_order) {
+  void rebuild() {
+    ranks.clear(), by_rank_.clear(), rank_books_.clear(), part_of_stream_.clear(), attached_.clear();
+    num_streams_ = 0, needs_cursors_ = false, settled_until_ = kNone;
+    for (int64_t number : rank_order_) {
       ranks.push_back(std::make_unique<RankSweep>());
       RankSweep& rank = *ranks.back();
       rank.rank = number, rank.facts = &facts, rank.frontiers = &frontiers, rank.extras = &extras;
       by_rank_[number] = &rank;
     }
-    std::map<int64_t, std::vector<size_t>> span_streams, begin_streams;
-    bool needs_cursors = false;
-    for (size_t i = 0; i < log_.streams.size(); ++i) {
-      Stream& s = *log_.streams[i];
+    attach();
+  }
+
+  // Take in the streams that are new; false where one is of a rank or a clock that is not known yet.
+  bool attach() {
+    for (; num_streams_ < log_.streams.size(); ++num_streams_) {
+      Stream& s = *log_.streams[num_streams_];
       auto found = by_rank_.find(s.rank);
-      if (s.att() != att_ || s.is_supervisors || found == by_rank_.end()) continue;
+      if (s.att() != att_ || s.is_supervisors || s.rank == kNoRank) continue;
+      auto clock = clocks_.find({s.text(kHost), s.text(kBoot)});
+      if (found == by_rank_.end() || clock == clocks_.end()) return false;
       if (!s.is_sorted) log_.sort(s);
+      attached_.push_back(num_streams_);
+      RankSweep& rank = *found->second;
+      RankBook& book = rank_books_[s.rank];
       if (s.kind == 0) {
-        found->second->parts.push_back({i, clock_of(s, clocks), StreamReader(&s)});
-        needs_cursors |= !s.has_cursor();
+        rank.parts.push_back({num_streams_, clock->second, StreamReader(&s)});
+        for (auto& part : rank.parts) part_of_stream_[part.stream] = &part;
+        book.seen.push_back(0);
+        needs_cursors_ |= !s.has_cursor();
       }
-      if (s.kind == 2 || s.kind == 3) span_streams[s.rank].push_back(i);
-      if (s.kind == 4) begin_streams[s.rank].push_back(i);
+      if (s.kind >= 2) book.add_stream(num_streams_, s.kind);
     }
-    for (auto& rank : ranks) {
-      for (auto& part : rank->parts) part_of_stream_[part.stream] = &part;
-      build_spans(*rank, span_streams[rank->rank], clocks, components);
-      look_ahead(*rank, begin_streams[rank->rank], clocks);
-    }
-    find_frontiers();
+    return true;
+  }
+
+  bool are_sorted() const {
+    return std::all_of(attached_.begin(), attached_.end(), [&](size_t i) { return log_.streams[i]->is_sorted; });
+  }
+
+  bool read(RankSweep& rank) {
+    RankBook& book = rank_books_[rank.rank];
+    return book.read_spans(log_, rank, clocks_, components_) && book.look_ahead(log_, rank, clocks_);
+  }
+
+  // Records that came late for their rank, or a fault among them: what is known of the rank beforehand is found again.
+  void reread(RankSweep& rank) {
+    RankBook& book = rank_books_[rank.rank];
+    book.forget(rank);
+    read(rank);
+  }
+
+  void finish(RankSweep& rank) { rank_books_[rank.rank].finish(rank); }
+
+  // What follows from all ranks together.
+  void resolve() {
     cursors = CursorTable{};
-    if (needs_cursors) fill_cursors();
+    if (needs_cursors_) fill_cursors();
     int64_t first = kForever;
     for (auto& rank : ranks)
-      if (rank->first_step != kNone) first = std::min(first, rank->first_step);
+      if (rank->first_own_step != kNone) first = std::min(first, rank->first_own_step);
     for (auto& rank : ranks) {
-      rank->cursors = needs_cursors ? &cursors : nullptr;
-      if (rank->first_step == kNone && first != kForever) rank->first_step = first;
+      rank->cursors = needs_cursors_ ? &cursors : nullptr;
+      rank->first_step = rank->first_own_step != kNone ? rank->first_own_step : first == kForever ? kNone : first;
       auto end = facts.train_ends.find(rank->rank);
       rank->train_end = end == facts.train_ends.end() ? kNone : end->second;
       rank->forget_frontier();
       if (facts.infer_compile) infer_compile(*rank);
     }
-    for (auto& world : facts.worlds)
-      for (auto& [key, writers] : writers_)
-        if (key == world.gen) world.steppers.assign(writers.begin(), writers.end());
+    for (auto& world : facts.worlds) {
+      auto found = writers_.find(world.gen);
+      if (found != writers_.end()) world.steppers.assign(found->second.begin(), found->second.end());
+    }
   }
 
-  int64_t clock_of(const Stream& s, const Clocks& clocks) const { return clocks.at({s.text(kHost), s.text(kBoot)}); }
+  void start_over() {
+    settled_ = std::make_shared<PieceColumns>();
+    settled_until_ = facts.start;
+    extras.clear();
+    num_settled_extras_ = 0;
+    for (auto& rank : ranks) rank->begin(facts.start);
+  }
 
-  void build_spans(RankSweep& rank, const std::vector<size_t>& streams, const Clocks& clocks,
-                   const std::unordered_map<std::string, int>& components) {
-    struct Mark {
-      int64_t time, seq;
-      size_t stream, row;
-      int64_t id, parent;
+  bool go_on() {
+    extras.resize(num_settled_extras_);
+    return std::all_of(ranks.begin(), ranks.end(), [](auto& rank) { return rank->has_saved && rank->go_on(); });
+  }
+
+  // Whether nothing that decides the time before `until` has changed.
+  bool is_same_until(const Facts& before, const std::map<int64_t, std::set<int64_t>>& writers, int64_t until) const {
+    auto early = [&](const std::vector<int64_t>& times) {
+      return std::vector<int64_t>(times.begin(), std::lower_bound(times.begin(), times.end(), until));
     };
-    std::vector<Mark> marks;
-    for (size_t i : streams) {
-      const Stream& s = *log_.streams[i];
-      StreamReader reader(&s);
-      const int64_t clock = clock_of(s, clocks);
-      for (size_t row = 0; row < s.size(); ++row)
-        marks.push_back({reader.mono(row) + clock, reader.raw(kSeq, row), i, row, reader.raw(kId, row),
-                         s.has(kParent) ? reader.raw(kParent, row) : kNone});
+    auto early_unknown = [&](const Facts& of) {
+      auto found = of.unknown;
+      for (auto& [begin, end] : found) begin = std::min(begin, until), end = std::min(end, until);
+      found.erase(std::remove_if(found.begin(), found.end(), [](const auto& i) { return i.first >= i.second; }), found.end());
+      return found;
+    };
+    auto early_worlds = [&](const Facts& of) {
+      std::vector<std::tuple<int64_t, int64_t, int64_t, std::vector<int64_t>>> found;
+      for (const World& w : of.worlds)
+        if (w.begin < until) found.emplace_back(w.begin, std::min(w.end, until), w.gen, w.ranks);
+      return found;
+    };
+    auto ends_early = [&](const Facts& of) {
+      return std::any_of(of.train_ends.begin(), of.train_ends.end(), [&](const auto& end) { return end.second < until; });
+    };
+    for (const World& w : facts.worlds) {
+      if (w.begin >= until) continue;
+      auto was = writers.find(w.gen), is = writers_.find(w.gen);
+      if ((was == writers.end()) != (is == writers_.end()) || (was != writers.end() && was->second != is->second)) return false;
     }
-    auto text = [&](const Stream& s, size_t c) { return s.has(c) ? std::string_view(log_.texts[s.key[c]]) : ""; };
-    std::sort(marks.begin(), marks.end(), [&](const Mark& a, const Mark& b) {
-      if (a.time != b.time) return a.time < b.time;
-      const Stream &p = *log_.streams[a.stream], &q = *log_.streams[b.stream];
-      const auto left = std::tuple(text(p, kSrc), a.seq, text(p, kHost), text(p, kBoot), p.key[kPid], text(p, kEv));
-      return left < std::tuple(text(q, kSrc), b.seq, text(q, kHost), text(q, kBoot), q.key[kPid], text(q, kEv));
-    });
-    using Key = std::array<int64_t, 5>;
-    std::map<Key, std::pair<int64_t, Key>> begins;  // name, parent
-    std::map<Key, size_t> running;
-    const Key nobody{kNone};
-    for (const Mark& mark : marks) {
-      const Stream& s = *log_.streams[mark.stream];
-      const Key writer{s.text(kHost), s.text(kBoot), s.key[kPid], s.text(kSrc), mark.id};
-      if (s.kind == 2) {
-        Key parent = writer;
-        parent[4] = mark.parent;
-        begins[writer] = {s.key[kName], mark.parent == kNone ? nobody : parent};
-        SpanRow span;
-        span.begin = mark.time, span.name = s.key[kName], span.rank = rank.rank;
-        span.end = std::max(mark.time, facts.stop_after(mark.time, facts.end));
-        span.is_blocking = !s.has(kBlocking) || StreamReader(&s).raw(kBlocking, mark.row) == 1;
-        span.ref = row_ref(mark.stream, mark.row);
-        std::set<Key> seen;
-        for (Key at = writer; seen.insert(at).second;) {
-          auto found = begins.find(at);
-          if (found == begins.end()) break;
-          auto known = components.find(log_.texts[found->second.first]);
-          if (known != components.end()) {
-            span.component = known->second;
-            break;
-          }
-          at = found->second.second;
+    return early(before.faults) == early(facts.faults) && early_unknown(before) == early_unknown(facts) &&
+           early_worlds(before) == early_worlds(facts) && !ends_early(before) && !ends_early(facts) && facts.has_time;
+  }
+
+  // Up to where the records that come in order change nothing: no rank may yet end or begin a step before it.
+  int64_t settle_point() {
+    if (!facts.has_time || facts.infer_compile || needs_cursors_ || facts.worlds.empty()) return kNone / 2;
+    int64_t point = facts.cut;
+    for (const auto& [rank, time] : facts.train_ends) point = std::min(point, time);
+    const int64_t gen = facts.worlds.back().gen;
+    if (writers_[gen].empty()) return kNone / 2;
+    const auto last_stretch = static_cast<int64_t>(facts.faults.size());
+    for (int64_t writer : writers_[gen]) {
+      RankSweep& rank = *by_rank_[writer];
+      if (rank_books_[writer].last_end == kNone) return kNone / 2;
+      point = std::min(point, rank_books_[writer].last_end);
+      for (const StepRow& open : rank.opens)
+        if (open.stretch == last_stretch) point = std::min(point, open.begin);
+      for (auto& part : rank.parts) {
+        if (part.reader.stream->gen() != gen) continue;
+        for (size_t row = part.reader.stream->size(), hint = 0; row-- > 0;) {
+          const StepRow s = rank.load(part, row, hint, false);
+          const bool is_done = s.stretch < last_stretch || rank.is_complete(s);
+          point = std::min(point, is_done ? s.end : s.begin);
+          if (is_done) break;
         }
-        running[writer] = rank.spans.size();
-        rank.spans.push_back(span);
-      } else if (auto found = running.find(writer); found != running.end()) {
-        SpanRow& span = rank.spans[found->second];
-        span.was_closed = mark.time <= span.end;
-        span.end = std::min(span.end, std::max(mark.time, span.begin));
-        running.erase(found);
       }
     }
-    int64_t busy = kNone;
-    for (size_t i = 0; i < rank.spans.size(); ++i)
-      if (rank.spans[i].is_blocking) {
-        rank.blocking.push_back(i);
-        rank.busy_until.push_back(busy = std::max(busy, rank.spans[i].end));
-      }
+    return point;
   }
-
-  // What the sweep must know beforehand: how far each stretch got, where the rank's last step stopped, which stay open.
-  void look_ahead(RankSweep& rank, const std::vector<size_t>& begin_streams, const Clocks& clocks) {
-    struct Begun {
-      StepRow step;
-      int64_t least_stop = kForever, order;
-      std::array<int64_t, 2> written;
-    };
-    std::vector<Begun> begun;
-    for (size_t i : begin_streams) {
-      const Stream& s = *log_.streams[i];
-      StreamReader reader(&s);
-      const int64_t clock = clock_of(s, clocks);
-      for (size_t row = 0; row < s.size(); ++row) {
-        StepRow step;
-        step.begin = (s.has(kBMono) ? reader.raw(kBMono, row) : reader.mono(row)) + clock;
-        step.number = s.has(kStep) ? reader.raw(kStep, row) : kForever;
-        step.gen = s.gen(), step.is_open = true, step.ref = row_ref(i, row);
-        begun.push_back({step, kForever, 0, {reader.mono(row) + clock, reader.raw(kSeq, row)}});
-      }
-    }
-    std::sort(begun.begin(), begun.end(), [](const Begun& a, const Begun& b) {
-      return std::tuple(a.step.begin, a.written) < std::tuple(b.step.begin, b.written);
-    });
-    int64_t last_stop = kNone;
-    size_t first = 0, until = 0;  // of those that may still be ended by an earlier stop than the ones seen
-    std::vector<size_t> at(rank.parts.size(), 0);
-    size_t hint = 0;
-    for (size_t p; (p = rank.next_part(at)) < rank.parts.size();) {
-      const StepRow s = rank.load(rank.parts[p], at[p]++, hint, false);
-      if (rank.first_step == kNone) rank.first_step = s.begin;
-      last_stop = std::max(last_stop, s.stop);
-      if (last_gen_ != s.gen || last_stretch_ != s.stretch || !last_number_ || last_rank_ != &rank) {
-        auto [found, is_new] = rank.ended_up_to.try_emplace({s.gen, s.stretch}, s.number);
-        last_gen_ = s.gen, last_stretch_ = s.stretch, last_number_ = &found->second, last_rank_ = &rank;
-      }
-      *last_number_ = std::max(*last_number_, s.number);
-      while (until < begun.size() && begun[until].step.begin < s.stop) ++until;
-      while (first < until && begun[first].least_stop <= s.begin) ++first;
-      for (size_t j = first; j < until; ++j)
-        if (begun[j].step.begin < s.stop) begun[j].least_stop = std::min(begun[j].least_stop, s.stop);
-    }
-    last_number_ = nullptr;
-    for (Begun& b : begun) {
-      const int64_t limit = facts.stop_after(b.step.begin, std::max(facts.end, last_stop));
-      if (b.least_stop != kForever && b.least_stop <= limit) continue;
-      b.step.stretch = facts.stretch(b.step.begin);
-      b.step.stop = b.step.end = std::max(b.step.begin, facts.stop_after(b.step.begin, facts.end));
-      rank.opens.push_back(b.step);
-    }
-    std::stable_sort(rank.opens.begin(), rank.opens.end(),
-                     [](const StepRow& a, const StepRow& b) { return a.key() < b.key(); });
-    for (StepRow& open : rank.opens) {
-      extras.push_back(open);
-      open.ref = kExtra | static_cast<int64_t>(extras.size() - 1);
-      last_stop = std::max(last_stop, open.stop);
-      rank.first_step = rank.first_step == kNone ? open.begin : std::min(rank.first_step, open.begin);
-    }
-    rank.last_stop = last_stop;
-  }
-  int64_t last_gen_ = 0, last_stretch_ = 0;
-  int64_t* last_number_ = nullptr;
-  const RankSweep* last_rank_ = nullptr;
 
   std::map<int64_t, std::set<int64_t>> writers_;  // generation -> ranks that wrote steps in it
 
@@ -508,15 +522,18 @@ class AttemptSweep {
   }
 
   // R15: the pieces of all ranks from `begin` to `end` as one; `begin` lies where the ranks' sweeps stand or after.
-  void merge(PieceColumns& out, int64_t begin, int64_t end, size_t world_at) {
+  void merge(PieceColumns& out, int64_t begin, int64_t end) {
     Piece piece{};
     if (ranks.size() == 1) {
-      while (ranks[0]->next_piece(piece))
-        if (piece.end > begin) out.add(std::max(piece.begin, begin), piece, ranks[0]->rank, 0);
+      while (begin < end && ranks[0]->next_piece(piece)) {
+        if (piece.end <= begin) continue;
+        out.add(std::max(piece.begin, begin), piece, ranks[0]->rank, 0);
+        begin = piece.end;
+      }
       return;
     }
     std::vector<Piece> current(ranks.size(), Piece{0, kNone, 0, -1, 0});
-    for (size_t w = world_at; w < facts.worlds.size(); ++w) {
+    for (size_t w = 0; w < facts.worlds.size(); ++w) {
       const World& world = facts.worlds[w];
       if (world.end <= begin) continue;
       if (world.begin >= end) break;

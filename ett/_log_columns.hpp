@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -119,6 +120,48 @@ class LogColumns {
   std::vector<std::string> texts;
   bool is_odd = false;  // holds what only Python may judge
   int64_t num_malformed = 0, num_duplicates = 0, num_rows = 0;
+  int64_t outline = 0;  // changes with what `outline_rows` returns
+
+  // The earliest row of each writer's records of one attempt and generation, and the earliest that is no heartbeat.
+  std::vector<std::pair<size_t, size_t>> outline_rows() const {
+    std::map<std::array<int64_t, 9>, std::array<size_t, 2>> groups;
+    auto is_earlier = [&](size_t a, size_t b) {
+      const Stream &p = *streams[a], &q = *streams[b];
+      return std::pair(p.earliest, first_seq(p)) < std::pair(q.earliest, first_seq(q));
+    };
+    for (size_t i = 0; i < streams.size(); ++i) {
+      const Stream& s = *streams[i];
+      if (!s.size()) continue;
+      const std::array<int64_t, 9> group{s.file, s.att(), s.gen(), s.rank, s.text(kSrc), s.text(kHost), s.text(kBoot),
+                                         s.key[kPid], s.text(kJob)};
+      auto& [any, other] = groups.try_emplace(group, std::array<size_t, 2>{SIZE_MAX, SIZE_MAX}).first->second;
+      if (any == SIZE_MAX || is_earlier(i, any)) any = i;
+      if (s.kind != 1 && (other == SIZE_MAX || is_earlier(i, other))) other = i;
+    }
+    std::vector<std::pair<size_t, size_t>> found;
+    for (const auto& [group, rows] : groups)
+      for (size_t i : std::set<size_t>(rows.begin(), rows.end()))
+        if (i != SIZE_MAX) found.emplace_back(i, streams[i]->earliest_row);
+    return found;
+  }
+
+  // The latest row of each attempt, by normalised time.
+  std::vector<std::pair<size_t, size_t>> latest_rows(const std::map<std::pair<int64_t, int64_t>, int64_t>& clocks) const {
+    std::map<int64_t, std::pair<int64_t, size_t>> latest;
+    std::pair<int64_t, int64_t> place{-2, -2};
+    int64_t clock = 0;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      const Stream& s = *streams[i];
+      if (!s.size()) continue;
+      const std::pair<int64_t, int64_t> own{s.text(kHost), s.text(kBoot)};
+      if (own != place) clock = clocks.at(place = own);
+      auto [found, is_new] = latest.try_emplace(s.att(), s.latest + clock, i);
+      if (!is_new && s.latest + clock > found->second.first) found->second = {s.latest + clock, i};
+    }
+    std::vector<std::pair<size_t, size_t>> found;
+    for (const auto& [att, best] : latest) found.emplace_back(best.second, streams[best.second]->latest_row);
+    return found;
+  }
 
   int64_t text_id(const std::string& text) {
     auto [found, is_new] = text_ids_.try_emplace(text, static_cast<int64_t>(texts.size()));
@@ -268,7 +311,7 @@ class LogColumns {
     s.last = key;
     if (s.kind == 0) s.overlaps |= row[kBMono] < s.latest_end, s.latest_end = std::max({s.latest_end, row[kBMono], row[kEMono]});
     if (row[kMono] < s.earliest || (row[kMono] == s.earliest && row[kSeq] < first_seq(s)))
-      s.earliest = row[kMono], s.earliest_row = s.size();
+      s.earliest = row[kMono], s.earliest_row = s.size(), ++outline;
     if (row[kMono] >= s.latest) s.latest = row[kMono], s.latest_row = s.size();
     for (size_t c : kVarying) {
       if (!s.has(c)) continue;

@@ -9,20 +9,37 @@ namespace ett {
 
 using Intervals = std::vector<std::pair<int64_t, int64_t>>;  // sorted and disjoint
 
+// References as two columns of small differences: where it lies (0: nowhere, 1: spans, 2: recovered steps, else a stream,
+// of steps or of step_begins) and its row there.
+inline int64_t place_of(int64_t ref) {
+  if (ref < 0) return 0;
+  if (ref & kSpan) return 1;
+  return ref & kExtra ? 2 : static_cast<int64_t>(stream_of_ref(ref)) * 2 + ((ref & kOpen) != 0) + 3;
+}
+inline int64_t row_at(int64_t ref) {
+  if (ref < 0) return 0;
+  return ref & (kSpan | kExtra) ? ref & ~(kSpan | kExtra) : static_cast<int64_t>(row_of_ref(ref));
+}
+inline int64_t ref_at(int64_t place, int64_t row) {
+  if (place == 0) return -1;
+  if (place < 3) return (place == 1 ? kSpan : kExtra) | row;
+  return row_ref(static_cast<size_t>(place - 3) / 2, static_cast<size_t>(row)) | ((place - 3) % 2 ? kOpen : 0);
+}
+
 // Pieces as they are found; a piece that goes on where it was cut is one piece.
 class PieceColumns {
  public:
-  DeltaColumn begins, labels, refs, ranks;
+  DeltaColumn begins, labels, places, rows, ranks;
   int64_t end = 0;
 
   void add(int64_t begin, const Piece& piece, int64_t rank, int64_t world) {
     const std::array<int64_t, 5> source{rank, piece.source, piece.label, piece.ref, world};
-    if (begins.size() && source == last_) return;
+    if ((begins.size() || goes_on_) && source == last_) return;
     last_ = source;
     push(begin, piece.label, piece.ref, rank);
   }
   void push(int64_t begin, int64_t label, int64_t ref, int64_t rank) {
-    begins.push(begin), labels.push(label), refs.push(ref), ranks.push(rank);
+    begins.push(begin), labels.push(label), places.push(place_of(ref)), rows.push(row_at(ref)), ranks.push(rank);
   }
   const std::array<int64_t, 5>& last() const { return last_; }
   void go_on_after(const std::array<int64_t, 5>& last) { last_ = last, goes_on_ = true; }
@@ -56,7 +73,7 @@ struct PieceTable {
       const bool late = i >= table_.num_settled;
       const size_t at = late ? i - table_.num_settled : i;
       auto& r = readers_[late];
-      return {r[0][at], i + 1 < table_.size() ? begin(i + 1) : table_.end, r[1][at], r[2][at], r[3][at]};
+      return {r[0][at], i + 1 < table_.size() ? begin(i + 1) : table_.end, r[1][at], ref_at(r[2][at], r[3][at]), r[4][at]};
     }
     int64_t begin(size_t i) {
       const bool late = i >= table_.num_settled;
@@ -65,11 +82,11 @@ struct PieceTable {
 
    private:
     const PieceTable& table_;
-    std::array<std::array<DeltaReader, 4>, 2> readers_;
+    std::array<std::array<DeltaReader, 5>, 2> readers_;
     std::array<DeltaReader, 2> begins_;  // one row ahead
     void open(size_t part, const PieceColumns& columns) {
-      readers_[part] = {DeltaReader(&columns.begins), DeltaReader(&columns.labels), DeltaReader(&columns.refs),
-                        DeltaReader(&columns.ranks)};
+      readers_[part] = {DeltaReader(&columns.begins), DeltaReader(&columns.labels), DeltaReader(&columns.places),
+                        DeltaReader(&columns.rows), DeltaReader(&columns.ranks)};
       begins_[part] = DeltaReader(&columns.begins);
     }
   };

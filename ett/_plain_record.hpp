@@ -10,18 +10,18 @@
 namespace ett {
 
 enum Column : size_t {
-  kAtt, kBMono, kBlocking, kBoot, kC0, kC1, kCommitted, kDropped, kEMono, kEv, kGen, kHost, kId, kJob,
-  kMono, kName, kParent, kPid, kRank, kSamples, kSeq, kSrc, kStep, kV, kWall, kWorkerPid, kWorld, kNumColumns
+  kAtt, kBMono, kBlocking, kBoot, kC0, kC1, kCommitted, kDropped, kEMono, kEv, kGen, kHost, kId, kInferred, kJob,
+  kMono, kName, kParent, kPid, kRank, kSamples, kSamplesInferred, kSeq, kSrc, kStep, kV, kWall, kWorkerPid, kWorld, kNumColumns
 };
 constexpr std::array<std::string_view, kNumColumns> kColumns = {
-    "att", "b_mono", "blocking", "boot", "c0", "c1", "committed", "dropped", "e_mono", "ev", "gen", "host", "id", "job",
-    "mono_ns", "name", "parent", "pid", "rank", "samples", "seq", "src", "step", "v", "wall_ns", "worker_pid", "world"};
+    "att", "b_mono", "blocking", "boot", "c0", "c1", "committed", "dropped", "e_mono", "ev", "gen", "host", "id", "inferred", "job",
+    "mono_ns", "name", "parent", "pid", "rank", "samples", "samples_inferred", "seq", "src", "step", "v", "wall_ns", "worker_pid", "world"};
 constexpr size_t kRowWidth = kNumColumns + 1;  // the last: the bits of the columns that the record has
 
 constexpr bool is_text_column(size_t c) {
   return c == kBoot || c == kEv || c == kHost || c == kJob || c == kName || c == kSrc;
 }
-constexpr bool is_bool_column(size_t c) { return c == kBlocking || c == kCommitted; }
+constexpr bool is_bool_column(size_t c) { return c == kBlocking || c == kCommitted || c == kInferred || c == kSamplesInferred; }
 constexpr std::array<std::string_view, 5> kPlainKinds = {"step", "heartbeat", "span_begin", "span_end", "step_begin"};
 
 }  // namespace ett

@@ -26,10 +26,10 @@ inline int weakness(int64_t label) {
   return component == 6 ? kShutdown : static_cast<int>(component);
 }
 
-// What a piece or a step came from: -1, a row of a stream, an extra step (open or recovered), or a span.
-constexpr int64_t kExtra = int64_t{1} << 61, kSpan = int64_t{1} << 62;
+// What a piece or a step came from: -1, a row of a stream (kOpen: a step_begin), a recovered step, or a span.
+constexpr int64_t kOpen = int64_t{1} << 60, kExtra = int64_t{1} << 61, kSpan = int64_t{1} << 62;
 inline int64_t row_ref(size_t stream, size_t row) { return static_cast<int64_t>(stream << 40 | row); }
-inline size_t stream_of_ref(int64_t ref) { return static_cast<size_t>(ref) >> 40; }
+inline size_t stream_of_ref(int64_t ref) { return static_cast<size_t>(ref & ~kOpen) >> 40; }
 inline size_t row_of_ref(int64_t ref) { return static_cast<size_t>(ref) & ((size_t{1} << 40) - 1); }
 
 struct StepRow {
@@ -127,6 +127,9 @@ struct RankState {
   StepRow prev, ahead;
   bool has_prev = false, has_ahead = false, has_recovered = false;
   StepRow after_hole;  // the step that follows a recovered one
+  size_t ahead_part = SIZE_MAX;  // whose row `ahead` is, while it can be put back
+  StepRow prev_before;
+  bool has_prev_before = false;
   int64_t best_end = kNone, best_c1 = kNone;
   bool recovered_any = false, doubted_any = false;
   struct Running {
@@ -157,12 +160,14 @@ class RankSweep {
   std::vector<int64_t> busy_until;  // the latest end of the blocking spans up to each
   std::vector<StepRow> opens;       // by begin, end, number
   std::map<std::pair<int64_t, int64_t>, int64_t> ended_up_to;  // (gen, stretch) -> highest number
-  int64_t first_step = kNone, last_stop = kNone, train_end = kNone, compiled_until = kNone;
+  int64_t first_own_step = kNone, first_step = kNone, last_stop = kNone, train_end = kNone, compiled_until = kNone;
   const Facts* facts = nullptr;
   const Frontiers* frontiers = nullptr;
   const CursorTable* cursors = nullptr;  // null where every step has its own
   std::vector<StepRow>* extras = nullptr;
-  RankState state;
+  RankState state, saved;
+  bool has_saved = false;
+  int64_t limit = kForever;
 
   StepRow load(Part& part, size_t i, size_t& hint, bool with_cursor = true) {
     StepRow s;
@@ -212,6 +217,34 @@ class RankSweep {
     state.now = now;
     state.high = facts->high;
     queue_.clear();
+    limit = kForever;
+  }
+
+  // Keep in `saved` where the sweep stands when it reaches `time`, so that it can go on from there with more records.
+  void save_at(int64_t time) { limit = time, has_saved = false; }
+  void save() {
+    if (has_saved) return;
+    has_saved = true, saved = state;
+    if (!saved.has_ahead || saved.ahead_part == SIZE_MAX) return;
+    --saved.at[saved.ahead_part];
+    saved.prev = saved.prev_before, saved.has_prev = saved.has_prev_before;
+    saved.has_ahead = saved.has_recovered = false, saved.ahead_part = SIZE_MAX;
+  }
+  bool go_on() {
+    state = saved;
+    queue_.clear();
+    limit = kForever;
+    state.at.resize(parts.size(), 0);
+    for (auto& item : state.running)
+      item.end = item.kind == 0 ? spans[item.span].end : item.step.is_open ? opened(item.step).stop
+                                                       : facts->stop_after(item.step.begin, item.step.end);
+    return !state.has_ahead && !state.has_recovered;
+  }
+  // An open step as of now: where it stops follows from the faults and the attempt's end.
+  StepRow opened(StepRow s) const {
+    s.stretch = facts->stretch(s.begin);
+    s.stop = s.end = std::max(s.begin, facts->stop_after(s.begin, facts->end));
+    return s;
   }
 
   // The rank's next piece; false at `facts->cut`. Pieces follow each other without a gap.
@@ -245,6 +278,7 @@ class RankSweep {
   StepRow pop_step() {
     const StepRow s = *peek_step();
     s.is_open ? void(++state.open_at) : void(state.has_ahead = false);
+    if (!s.is_open) state.ahead_part = SIZE_MAX;
     return s;
   }
 
@@ -281,6 +315,7 @@ class RankSweep {
     const size_t p = next_part(state.at);
     if (p == parts.size()) return nullptr;
     StepRow next = load(parts[p], state.at[p]++, state.hint);
+    state.ahead_part = p, state.prev_before = state.prev, state.has_prev_before = state.has_prev;
     if (state.has_prev && is_hole(state.prev, next)) {
       StepRow hole = next;
       hole.number = next.number - 1, hole.begin = state.prev.end, hole.end = hole.stop = next.begin;
@@ -302,6 +337,7 @@ class RankSweep {
   void take_step(const StepRow& next) {
     RankState::Running item{next.begin, 1, state.num_steps++, next.stop, next, 0};
     next.is_open ? void(++state.open_at) : void(state.has_ahead = false);
+    if (!next.is_open) state.ahead_part = SIZE_MAX;
     const StepRow& s = item.step;
     if (state.first_begin == kNone) state.first_begin = s.begin;
     state.last_begin = s.begin, state.last_ref = s.ref;
@@ -344,7 +380,9 @@ class RankSweep {
   }
 
   void next_interval() {
-    const int64_t begin = (take_begun(), state.now), until = peek_until();
+    if (state.now >= limit) save();
+    const int64_t begin = state.now, until = peek_until();
+    if (until > limit) save();
     if (state.running.empty()) add_uncovered(begin, until);
     else if (state.running.front().kind == 0) add_span(state.running.front().span, begin, until);
     else add_step(state.running.front(), begin, until);

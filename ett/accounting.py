@@ -60,13 +60,23 @@ def account(
     """
     cut_ns = as_of_ns if cut_at_as_of else None
     if log.columns is not None:
-        view = ColumnView(log.columns, cut_ns)
-        if view.is_exact:
-            try:
-                return _account(log, (view.timed, view.clocks), view.attempt_timeline, as_of_ns, policy)
-            except OverflowError:
-                pass  # a cursor beyond what columns hold: integers of Python have no limit
+        try:
+            return account_view(ColumnView(log.columns, cut_ns), log, as_of_ns=as_of_ns, policy=policy)
+        except OverflowError:
+            pass  # a number beyond what columns hold: integers of Python have no limit
     return _account(log, ordered(log.records, cut_ns), attempt_timeline, as_of_ns, policy)
+
+
+def account_view(
+    view: ColumnView, log: EventLog, *, as_of_ns: int, policy: AccountingPolicy = DEFAULT_POLICY
+) -> JobAccount | None:
+    """Return the partition of the log that `view` shows.
+
+    Raises: OverflowError: a number leaves the range of the columns.
+    """
+    if not view.is_exact:
+        raise OverflowError("a time beyond the range of the columns")
+    return _account(log, (view.timed, view.clocks), view.attempt_timeline, as_of_ns, policy)
 
 
 def _account(
@@ -188,8 +198,7 @@ def _flags(
         flags.add("recovered_step")
     if any(t.has_doubted_step for t in timelines):
         flags.add("cursor_unknown")
-    recorded = (t for t in timelines if not isinstance(t.steps, ColumnSteps))  # columns hold no step that says so
-    if any(s.record.data.get("samples_inferred") for t in recorded for s in t.steps):
+    if any(t.has_inferred_samples for t in timelines):
         flags.add("samples_inferred")
     if any(r.data.get("inferred") and r.ev in INFERRED_BY_HOOKS for t in timelines for _, r in t.attempt.records):
         flags.add("inferred_by_hooks")

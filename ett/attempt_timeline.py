@@ -54,6 +54,13 @@ class AttemptTimeline:
             return bool(self.steps.sweep.has_doubted())
         return any(s.doubt is not None and s.is_complete for s in self.steps)
 
+    @property
+    def has_inferred_samples(self) -> bool:
+        """True where a hook, not the program, said how many samples a step had."""
+        if isinstance(self.steps, ColumnSteps):
+            return bool(self.steps.sweep.has_inferred_samples())
+        return any(s.record.data.get("samples_inferred") for s in self.steps)
+
     def last_stops(self, times: Sequence[int]) -> list[int | None]:
         """Return for each time where the last complete step stopped by then; None before the first."""
         if isinstance(self.steps, ColumnSteps):

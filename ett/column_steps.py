@@ -50,7 +50,7 @@ class ColumnSteps(Sequence[Step]):
         return self._step(self.sweep.step(ref, rank))
 
     def record(self, stream: int, row: int) -> Record:
-        return self._view.record(stream, row)
+        return self._view.columns.record(stream, row)
 
     def text(self, number: int) -> str:
         return str(self._view.columns.native.text(number))
@@ -75,7 +75,7 @@ class ColumnSteps(Sequence[Step]):
             begin_ns=begin,
             end_ns=end,
             stop_ns=stop,
-            record=self._view.record(stream, row),
+            record=self._view.columns.record(stream, row),
             c0=c0,
             c1=c1,
             is_complete=complete,

@@ -15,7 +15,7 @@ from ett.attempt_timeline import AttemptTimeline, records_by_rank, start_record,
 from ett.clock_alignment import Boot, ClockAlignment, Timed, align, order
 from ett.column_pieces import ColumnPieces, SweptPieces
 from ett.column_steps import ColumnSteps, Evidence
-from ett.event_schema import COMPONENTS, SPAN_COMPONENTS, Record, is_number
+from ett.event_schema import COMPONENTS, NS, SPAN_COMPONENTS, is_number
 from ett.job_window import AccountingPolicy, Attempt
 from ett.log_columns import NATIVE, LogColumns
 from ett.rank_merge import PRECEDENCE, generations
@@ -28,15 +28,39 @@ assert set(PRECEDENCE) == set(COMPONENTS)
 
 
 class ColumnView:
-    """`timed` is the outline, in order; `attempt_timeline` sweeps one of its attempts."""
+    """`timed` is the outline, in order; `attempt_timeline` sweeps one of its attempts.
 
-    def __init__(self, columns: LogColumns, as_of_ns: int | None) -> None:
+    Args:
+        settle_s: of a log that grows: what is older than this beside the slowest rank is swept once (`LiveAccount`).
+    """
+
+    def __init__(self, columns: LogColumns, as_of_ns: int | None = None, *, settle_s: float | None = None) -> None:
         self.columns = columns
-        while True:
-            self.streams = self.columns.native.summary()
-            self.timed, self.clocks = self._outline()
-            if as_of_ns is None or not self._cut(as_of_ns):
-                break
+        self._settle_ns = None if settle_s is None else round(settle_s * NS)
+        self._sweeps: dict[int, Any] = {}
+        self._outline_of: object = None
+        self._outline: list[Timed] = []
+        self.refresh()
+        while as_of_ns is not None and self._cut(as_of_ns):
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Look at what was added since."""
+        native = self.columns.native
+        version = (native.outline, len(self.columns.others))
+        if version != self._outline_of:
+            self._outline_of = version
+            records = [*self.columns.others, *(self.columns.record(*place) for place in native.outline_rows())]
+            self.clocks: ClockAlignment = align(records)
+            self._outline = sorted((Timed(self.clocks.time_ns(record), record) for record in records), key=order)
+            self._clock_numbers = {place: self._clock(*place) for place in native.clocks()}
+        if not self.is_exact:
+            self.timed = self._outline
+            return
+        latest = [self.columns.record(*place) for place in native.latest_rows(self._clock_numbers)]
+        self.timed = sorted(
+            [*self._outline, *(Timed(self.clocks.time_ns(record), record) for record in latest)], key=order
+        )
 
     @property
     def is_exact(self) -> bool:
@@ -48,7 +72,9 @@ class ColumnView:
 
         Raises: OverflowError: a cursor leaves the range of the columns.
         """
-        sweep = NATIVE.Attempt(self.columns.native, attempt.number)
+        sweep = self._sweeps.get(attempt.number)
+        if sweep is None:
+            sweep = self._sweeps[attempt.number] = NATIVE.Attempt(self.columns.native, attempt.number)
         faults = [item for item in attempt.records if item.record.ev == "fault"]
         fault_times = [item.time_ns for item in faults]
         unknown = unknown_positions(attempt.records, fault_times)
@@ -73,7 +99,7 @@ class ColumnView:
         }
         started = start_record(attempt)
         evidence = Evidence(started=(start_ns, started), faults=faults, train_ends=ends, unknown=unknown)
-        native = sweep.run(facts, list(ranks), self._native_clocks(), _COMPONENTS)
+        native = sweep.run(facts, list(ranks), self._clock_numbers, _COMPONENTS, self._settle_ns)
         found = sweep.high()
         timeline = AttemptTimeline(
             attempt=attempt,
@@ -87,25 +113,12 @@ class ColumnView:
             timeline.pieces = ColumnPieces([SweptPieces.whole(native, timeline)])
         return timeline
 
-    def record(self, stream: int, row: int) -> Record:
-        return self.columns.record(stream, row, self.streams[stream][0])
-
-    def _outline(self) -> tuple[list[Timed], ClockAlignment]:
-        records = list(self.columns.others)
-        for stream, (file, kind, *_, earliest, latest, size, _, _) in enumerate(self.streams):
-            # Spans are few, and readers of an attempt's records (traces, exports) look for each of them.
-            rows = range(size) if NATIVE.KINDS[kind].startswith("span") else sorted({earliest, latest})
-            records.extend(self.columns.record(stream, row, file) for row in rows)
-        clocks = align(records)
-        timed = [Timed(clocks.time_ns(record), record) for record in records]
-        timed.sort(key=order)
-        return timed, clocks
-
     def _cut(self, as_of_ns: int) -> bool:
         """Leave out what is later; return whether anything was. Clocks are then aligned again without it."""
-        limits = [as_of_ns - self._clock(host, boot) for (_, _, _, _, _, _, host, boot, *_) in self.streams]
+        streams = self.columns.native.summary()
+        limits = [as_of_ns - self._clock(host, boot) for (_, _, _, _, _, _, host, boot, *_) in streams]
         others = [r for r in self.columns.others if self.clocks.time_ns(r) <= as_of_ns]
-        latest = [stream[-1] for stream in self.streams]
+        latest = [stream[-1] for stream in streams]
         if len(others) == len(self.columns.others) and all(n <= limit for n, limit in zip(latest, limits, strict=True)):
             return False
         self.columns = self.columns.until([max(-_MOST_CLOCK, min(_MOST_CLOCK, limit)) for limit in limits], others)
@@ -117,9 +130,6 @@ class ColumnView:
     def _boot(self, host: int, boot: int) -> Boot:
         text = self.columns.native.text
         return ("" if host < 0 else text(host), "" if boot < 0 else text(boot))
-
-    def _native_clocks(self) -> Mapping[tuple[int, int], int]:
-        return {(host, boot): self._clock(host, boot) for (_, _, _, _, _, _, host, boot, *_) in self.streams}
 
 
 def _finite(time_ns: float) -> int | None:

@@ -70,7 +70,7 @@ def plain_records(lines: CheckedLines, file: str) -> Iterator[Record | None]:
 
 _ROWS_AT_ONCE = 65_536  # bounds the Python integers that live at once
 INDEX: dict[str, int] = {} if _native is None else {name: index for index, name in enumerate(_native.COLUMNS)}
-_BOOLEANS = frozenset({"blocking", "committed"})
+_BOOLEANS = frozenset({"blocking", "committed", "inferred", "samples_inferred"})
 
 
 def _records_of_equal_layout(rows: Any, texts: list[str], file: str) -> Iterator[Record | None]:

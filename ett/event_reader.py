@@ -153,6 +153,20 @@ class LogMerger:
         return self._log
 
 
+def merged(columns: LogColumns) -> LogMerger:
+    """Return a merger that was given the records of `columns`, and what was wrong with their files."""
+    merger, seen = LogMerger(), columns.problems()
+    for record in columns.records():
+        merger.add(record)
+    merger.add_file(
+        ParsedFile(records=[], is_torn=False, num_corrupt=seen.corrupt_record, num_malformed=seen.malformed_record)
+    )
+    problems = merger.log().problems
+    problems.torn_tail += seen.torn_tail
+    problems.duplicate_record += seen.duplicate_record
+    return merger
+
+
 def merge(files: Iterable[ParsedFile]) -> EventLog:
     """Return the records of all files, each once."""
     merger = LogMerger()

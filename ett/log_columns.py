@@ -50,6 +50,7 @@ class LogColumns:
         self._dropped: dict[tuple[str, str, str, int], int] = {}  # by process
         self._num_torn = self._num_corrupt = self._num_malformed = 0
         self._has_odd_record = False
+        self._unheld: list[Record] = []  # too large for the columns' numbers
 
     def file_number(self, name: str) -> int:
         if name not in self._numbers:
@@ -93,15 +94,26 @@ class LogColumns:
         row = _row_of(record, texts)
         if row is not None:
             return bool(self.native.add_row(file, row, texts))
-        is_new = bool(self.native.add_number(file, *self._numbers_of(record)[1:]))
+        numbers = self._numbers_of(record)
+        is_new = bool(numbers[0] and self.native.add_number(file, *numbers[1:]))
         if is_new:
             self._keep([record])
         return is_new
 
     @property
+    def is_odd(self) -> bool:
+        """True for good once a record was added that only Python's numbers can hold, or only `records` can tell."""
+        return self._has_odd_record or bool(self.native.is_odd)
+
+    @property
+    def may_hold_copies(self) -> bool:
+        """True where two files have records of one writer and one time: one may be a copy of the other."""
+        return bool(self.native.may_hold_copies())
+
+    @property
     def is_exact(self) -> bool:
         """False where the columns may not say the same as the records: only the records can be accounted for then."""
-        return not (self._has_odd_record or self.native.is_odd or self.native.may_hold_copies())
+        return not (self.is_odd or self.may_hold_copies)
 
     @property
     def num_records(self) -> int:
@@ -120,18 +132,19 @@ class LogColumns:
             dropped_records=sum(dropped.values()),
         )
 
-    def record(self, stream: int, row: int, file: int) -> Record:
+    def record(self, stream: int, row: int) -> Record:
         """Return a record that is in columns."""
-        record = build_record(self.native.fields(stream, row), self.names[file])
+        record = build_record(self.native.fields(stream, row), self.names[self.native.file_of(stream)])
         assert record is not None, "an incomplete record is not kept"
         return record
 
     def records(self) -> Iterator[Record]:
         """Yield every record; slow, and all of them as objects are many times as large."""
         yield from self.others
-        for stream, (file, *_, size, _, _) in enumerate(self.native.summary()):
+        yield from self._unheld
+        for stream, (*_, size, _, _) in enumerate(self.native.summary()):
             for row in range(size):
-                yield self.record(stream, row, file)
+                yield self.record(stream, row)
 
     def until(self, limits: list[int], others: list[Record]) -> LogColumns:
         """Return what of the log is there while each stream's clock shows at most its limit, with these others."""
@@ -139,6 +152,11 @@ class LogColumns:
         kept.native = self.native.cut(limits)
         kept.names, kept.others = self.names, others
         return kept
+
+    def count_bad(self, *, is_torn: bool, num_corrupt: int, num_malformed: int) -> None:
+        self._num_torn += is_torn
+        self._num_corrupt += num_corrupt
+        self._num_malformed += num_malformed
 
     def _count_bad(self, lines: CheckedLines, *, is_last: bool) -> None:
         bad = lines.kinds.count(event_columns.BAD_CHECKSUM)
@@ -164,6 +182,7 @@ class LogColumns:
         text = self.native.text_id
         if not all(abs(n) <= _WALL_LIMIT for n in (record.seq, record.pid, record.mono_ns, record.wall_ns)):
             self._has_odd_record = True
+            self._unheld.append(record)
             return (0,) * _NUM_NUMBERS
         return (1, record.seq, text(record.src), text(record.host), text(record.boot), record.pid, record.mono_ns)
 
@@ -252,7 +271,7 @@ def _row_of(record: Record, texts: list[str]) -> list[int] | None:
 
 
 _TYPES: dict[str, type] = dict.fromkeys(("boot", "ev", "host", "job", "name", "src"), str)
-_TYPES |= dict.fromkeys(("blocking", "committed"), bool)
+_TYPES |= dict.fromkeys(("blocking", "committed", "inferred", "samples_inferred"), bool)
 
 
 def _bodies(kinds: Any, ends: Any) -> Iterator[tuple[int, int, int]]:

@@ -40,6 +40,7 @@ SEAMS: dict[str, str] = {
 }
 
 BENCHES: dict[str, str] = {
+    "accounting": "ett.bench_accounting:run",
     "telemetry": "ett.bench_telemetry:run",
 }
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ett.accounting import JobAccount
 from ett.event_line import encode_line
 
 # pytest's importlib mode adds no folder to the path: a test file may use another one's strategies.
@@ -187,3 +188,32 @@ def _reference(name: str) -> Any:
     sys.modules[name] = module  # dataclasses look there
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def everything() -> Callable[[JobAccount | None], Any]:
+    """All that an account says, to be compared; a step's high-water mark is how it was found, not what was found."""
+    return _everything
+
+
+def _everything(found: JobAccount | None) -> Any:
+    """All that an account says; a step's high-water mark is how it was found, not what was found."""
+    if found is None:
+        return None
+    steps = [[_plain(step) for step in t.steps] for t in found.timelines]
+    pieces = [[_piece(p) for p in pieces] for pieces in (found.pieces, found.at_risk, found.at_risk_remote)]
+    timelines = [
+        (t.attempt.number, t.attempt.end_ns, t.high, t.last_cursor, t.faults, t.unknown) for t in found.timelines
+    ]
+    rest = (found.window, found.interruptions, found.exclusions, found.clocks, found.problems, found.flags)
+    return (found.job, pieces, steps, timelines, rest)
+
+
+def _plain(step: Any) -> tuple[object, ...] | None:
+    if step is None:
+        return None
+    return tuple(getattr(step, name) for name in type(step).__dataclass_fields__ if name != "high")
+
+
+def _piece(piece: Any) -> tuple[object, ...]:
+    return (*piece._replace(step=None), _plain(piece.step))

@@ -28,6 +28,7 @@ ODD = st.one_of(
 NAMES = [
     "att", "b_mono", "boot", "c0", "c1", "committed", "e_mono", "ev", "gen", "host", "job", "mono_ns", "pid", "rank",
     "samples", "seq", "src", "step", "wall_ns", "world", "note", "zeta", "id", "name", "parent", "blocking", "dropped",
+    "samples_inferred",
 ]  # fmt: skip
 
 
