@@ -282,6 +282,8 @@ PYBIND11_MODULE(_accounting, m) {
       .def_readonly("outline", &LogColumns::outline)
       .def("outline_rows", &LogColumns::outline_rows)
       .def("latest_rows", &LogColumns::latest_rows)
+      .def("span_and_latest_rows", &LogColumns::span_and_latest_rows)
+      .def("has_inferred_span", &LogColumns::has_inferred_span)
       .def("file_of", [](const LogColumns& log, size_t stream) { return log.streams.at(stream)->file; })
       .def("clocks", [](const LogColumns& log) {
         std::set<std::pair<int64_t, int64_t>> clocks;

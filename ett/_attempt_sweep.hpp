@@ -44,7 +44,8 @@ class AttemptSweep {
     find_frontiers();
     resolve();
     const bool goes_on = is_same && settled_until_ != kNone && touched >= settled_until_ && facts.cut >= settled_until_ &&
-                         !needs_cursors_ && is_same_until(before, writers_before, settled_until_) && go_on();
+                         !needs_cursors_ && is_same_until(before, writers_before, settled_until_) &&
+                         is_as_settled(before, touched) && go_on();
     if (!goes_on) start_over();
     const int64_t until = settle_ns == kNone ? kNone : settle_point() - settle_ns;
     if (facts.has_time && until > settled_until_) {
@@ -294,12 +295,22 @@ class AttemptSweep {
     settled_until_ = facts.start;
     extras.clear();
     num_settled_extras_ = 0;
-    for (auto& rank : ranks) rank->begin(facts.start);
+    for (auto& rank : ranks) rank->begin(facts.start), rank->has_saved = false;
   }
 
   bool go_on() {
     extras.resize(num_settled_extras_);
-    return std::all_of(ranks.begin(), ranks.end(), [](auto& rank) { return rank->has_saved && rank->go_on(); });
+    return std::all_of(ranks.begin(), ranks.end(), [&](auto& rank) {
+      return rank->has_saved && rank->go_on() && !rank->begins_by(settled_until_);
+    });
+  }
+
+  // Whether each rank's settled time has the labels that it would get now.
+  bool is_as_settled(const Facts& before, int64_t touched) const {
+    return std::all_of(ranks.begin(), ranks.end(), [&](const auto& rank) {
+      if (before.is_clean != facts.is_clean && rank->has_stopped_by(settled_until_)) return false;
+      return rank->is_as_saved(settled_until_) && touched >= rank->reach();
+    });
   }
 
   // Whether nothing that decides the time before `until` has changed.

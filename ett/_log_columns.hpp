@@ -145,6 +145,26 @@ class LogColumns {
     return found;
   }
 
+  // Of an attempt: every span's row, and the latest row of each stream.
+  std::vector<std::pair<size_t, size_t>> span_and_latest_rows(int64_t att) const {
+    std::vector<std::pair<size_t, size_t>> found;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      const Stream& s = *streams[i];
+      if (s.att() != att || !s.size()) continue;
+      if (s.kind != 2 && s.kind != 3) found.emplace_back(i, s.latest_row);
+      else
+        for (size_t row = 0; row < s.size(); ++row) found.emplace_back(i, row);
+    }
+    return found;
+  }
+
+  // Whether a hook wrote a span of the attempt.
+  bool has_inferred_span(int64_t att) const {
+    return std::any_of(streams.begin(), streams.end(), [&](const auto& s) {
+      return s->kind == 2 && s->att() == att && s->size() && s->has(kInferred) && s->key[kInferred] == 1;
+    });
+  }
+
   // The latest row of each attempt, by normalised time.
   std::vector<std::pair<size_t, size_t>> latest_rows(const std::map<std::pair<int64_t, int64_t>, int64_t>& clocks) const {
     std::map<int64_t, std::pair<int64_t, size_t>> latest;

@@ -75,10 +75,7 @@ class RankBook {
       if (s.kind == 2) {
         begin_span(log, rank, mark, writer, components);
       } else if (auto found = running_.find(writer); found != running_.end()) {
-        SpanRow& span = rank.spans[found->second];
-        const int64_t limit = std::max(span.begin, rank.facts->stop_after(span.begin, kForever));
-        span.ended = mark.time;
-        span.end = std::min(limit, std::max(mark.time, span.begin));
+        rank.spans[found->second].ended = mark.time;  // `finish` finds where it ends, and what follows from that
         running_.erase(found);
       }
     }

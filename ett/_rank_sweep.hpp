@@ -144,6 +144,18 @@ struct RankState {
     }
   };
   std::vector<Running> running;
+  struct Taken {  // ended steps of one generation and stretch
+    int64_t gen, stretch, complete = kNone, incomplete = kForever;  // the highest number, and the lowest
+  };
+  std::vector<Taken> taken;
+
+  void note_taken(const StepRow& s, bool is_complete) {
+    auto found = taken.rbegin();
+    while (found != taken.rend() && (found->gen != s.gen || found->stretch != s.stretch)) ++found;
+    Taken& own = found == taken.rend() ? taken.emplace_back(Taken{s.gen, s.stretch}) : *found;
+    if (is_complete) own.complete = std::max(own.complete, s.number);
+    else own.incomplete = std::min(own.incomplete, s.number);
+  }
 };
 
 class RankSweep {
@@ -225,6 +237,9 @@ class RankSweep {
   void save() {
     if (has_saved) return;
     has_saved = true, saved = state;
+    last_stop_then_ = last_stop, first_step_then_ = first_step;
+    opens_then_.clear();
+    for (size_t i = 0; i < saved.open_at; ++i) opens_then_.push_back(opens[i].ref);
     if (!saved.has_ahead || saved.ahead_part == SIZE_MAX) return;
     --saved.at[saved.ahead_part];
     saved.prev = saved.prev_before, saved.has_prev = saved.has_prev_before;
@@ -239,6 +254,35 @@ class RankSweep {
       item.end = item.kind == 0 ? spans[item.span].end : item.step.is_open ? opened(item.step).stop
                                                        : facts->stop_after(item.step.begin, item.step.end);
     return !state.has_ahead && !state.has_recovered;
+  }
+
+  // Whether what `saved` took in until then, and how it was labelled, is what it would be now. Asked before `go_on`.
+  bool is_as_saved(int64_t until) const {
+    auto decides = [&](int64_t then, int64_t now) { return then != now && (then < until || now < until); };
+    auto known = [](int64_t time) { return time == kNone ? kForever : time; };
+    if (decides(last_stop_then_, last_stop) || decides(known(first_step_then_), known(first_step))) return false;
+    for (const auto& own : saved.taken) {
+      const int64_t frontier = frontiers->of(own.gen, own.stretch);
+      if (own.complete != kNone && (frontier == kNone || own.complete > frontier)) return false;
+      if (own.incomplete <= frontier && frontier != kNone) return false;
+    }
+    if (opens.size() < opens_then_.size()) return false;
+    for (size_t i = 0; i < opens_then_.size(); ++i)
+      if (opens[i].ref != opens_then_[i]) return false;
+    return true;
+  }
+  bool has_stopped_by(int64_t time) const { return last_stop < time; }
+  // A record before this instant may undo a step that was recovered: it lies in the hole.
+  int64_t reach() const {
+    int64_t latest = kNone;
+    for (const auto& item : saved.running)
+      if (item.kind == 1 && item.step.is_recovered) latest = std::max(latest, item.step.end);
+    return latest;
+  }
+  // After `go_on`: whether a step begins in what is settled, as one that a hole tells of may.
+  bool begins_by(int64_t time) {
+    const StepRow* next = peek_step();
+    return next && next->begin < time;
   }
   // An open step as of now: where it stops follows from the faults and the attempt's end.
   StepRow opened(StepRow s) const {
@@ -293,6 +337,8 @@ class RankSweep {
 
  private:
   std::deque<Piece> queue_;
+  int64_t last_stop_then_ = kNone, first_step_then_ = kNone;  // when `saved` was
+  std::vector<int64_t> opens_then_;
   int64_t frontier_ = kNone, frontier_gen_ = 0, frontier_stretch_ = 0;
   bool has_frontier_ = false;
 
@@ -343,6 +389,7 @@ class RankSweep {
     state.last_begin = s.begin, state.last_ref = s.ref;
     const bool complete = is_complete(s), doubted = complete && facts->is_unknown(s.begin);
     item.high = state.high;
+    if (!s.is_open) state.note_taken(s, complete);
     if (complete) {
       state.recovered_any |= s.is_recovered;
       state.doubted_any |= doubted;

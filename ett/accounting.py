@@ -23,8 +23,6 @@ from ett.log_problems import LogProblems
 from ett.rank_timeline import Piece
 from ett.step_credit import Cursor
 
-# What hooks write of a program that says nothing itself (docs/zero_code.md).
-INFERRED_BY_HOOKS = frozenset({"span_begin", "train_end", "ckpt_commit", "restore"})
 DEFAULT_POLICY = AccountingPolicy()
 
 
@@ -200,7 +198,7 @@ def _flags(
         flags.add("cursor_unknown")
     if any(t.has_inferred_samples for t in timelines):
         flags.add("samples_inferred")
-    if any(r.data.get("inferred") and r.ev in INFERRED_BY_HOOKS for t in timelines for _, r in t.attempt.records):
+    if any(t.has_inferred_record for t in timelines):
         flags.add("inferred_by_hooks")
     if clocks.unsynced:
         flags.add("clock_unsynced")

@@ -16,6 +16,9 @@ from ett.rank_timeline import Piece, RankView, rank_pieces
 from ett.step_credit import Cursor, Step, doubt_steps, rank_steps, set_high_water
 from ett.unknown_position import UnknownPosition, unknown_positions
 
+# What hooks write of a program that says nothing itself (docs/zero_code.md).
+INFERRED_BY_HOOKS = frozenset({"span_begin", "train_end", "ckpt_commit", "restore"})
+
 
 @dataclass(kw_only=True, slots=True)
 class AttemptTimeline:
@@ -30,6 +33,22 @@ class AttemptTimeline:
     faults: list[Timed]
     high: Cursor
     unknown: list[UnknownPosition]
+
+    def records(self) -> Sequence[Timed]:
+        """Return what of the attempt's records is not a step or heartbeat, and each writer's last; every span.
+
+        `attempt.records` of a log in columns has but those that decide its outline: no span that nothing else needs.
+        """
+        if isinstance(self.steps, ColumnSteps):
+            return self.steps.attempt_records(self.attempt)
+        return self.attempt.records
+
+    @property
+    def has_inferred_record(self) -> bool:
+        """True where a hook, not the program, said what the rules used of the attempt (docs/zero_code.md)."""
+        if any(r.data.get("inferred") and r.ev in INFERRED_BY_HOOKS for _, r in self.attempt.records):
+            return True
+        return isinstance(self.steps, ColumnSteps) and self.steps.has_inferred_span(self.attempt)
 
     @property
     def last_cursor(self) -> Cursor | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ett.clock_alignment import Timed
 from ett.event_schema import Record
+from ett.job_window import Attempt
 from ett.rank_timeline import latest_evidence
 from ett.step_credit import Step
 from ett.unknown_position import UnknownPosition, doubt_at
@@ -51,6 +52,13 @@ class ColumnSteps(Sequence[Step]):
 
     def record(self, stream: int, row: int) -> Record:
         return self._view.columns.record(stream, row)
+
+    def attempt_records(self, attempt: Attempt) -> list[Timed]:
+        """Return the attempt's records in order, of which the job's outline needs few: spans, and each stream's last."""
+        return self._view.attempt_records(attempt)
+
+    def has_inferred_span(self, attempt: Attempt) -> bool:
+        return bool(self._view.columns.native.has_inferred_span(attempt.number))
 
     def text(self, number: int) -> str:
         return str(self._view.columns.native.text(number))

@@ -113,6 +113,13 @@ class ColumnView:
             timeline.pieces = ColumnPieces([SweptPieces.whole(native, timeline)])
         return timeline
 
+    def attempt_records(self, attempt: Attempt) -> list[Timed]:
+        found = {(item.record.file, item.record.seq): item for item in attempt.records}
+        for place in self.columns.native.span_and_latest_rows(attempt.number):
+            record = self.columns.record(*place)
+            found.setdefault((record.file, record.seq), Timed(self.clocks.time_ns(record), record))
+        return sorted(found.values(), key=order)
+
     def _cut(self, as_of_ns: int) -> bool:
         """Leave out what is later; return whether anything was. Clocks are then aligned again without it."""
         streams = self.columns.native.summary()

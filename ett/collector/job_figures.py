@@ -96,7 +96,7 @@ def settled_until(account: JobAccount) -> int:
         ended = (t.attempt.cut_ns for t in account.timelines if t.attempt.start_ns is not None)
         return max(window.start_ns, window.end_ns - QUEUE_LAG_NS, *ended)
     ends: dict[int, int] = {}
-    for item in alive.attempt.records:
+    for item in alive.records():
         if item.record.rank is not None and not item.record.is_supervisors and item.record.ev != "heartbeat":
             ends[item.record.rank] = item.time_ns
     complete: dict[int, int] = {}

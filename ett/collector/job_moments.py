@@ -72,7 +72,7 @@ def _has_stepped(timeline: AttemptTimeline, until_ns: int) -> bool:
 
 def _saves(timeline: AttemptTimeline, until_ns: int) -> Iterator[tuple[str, Moment]]:
     metric = names.CHECKPOINT_SAVE_DURATION.prometheus
-    for save in checkpoint_saves(timeline.attempt, until_ns):
+    for save in checkpoint_saves(timeline.records(), until_ns):
         if save.result != "committed":
             continue
         yield "saved", Moment(metric, ("background",), save.end_ns - save.start_ns)

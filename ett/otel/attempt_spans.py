@@ -139,7 +139,7 @@ class _Builder:
     def checkpoint_spans(self) -> list[JobSpan]:
         """Saves may outlast the training beside which they ran: those belong to the attempt."""
         spans: list[JobSpan] = []
-        for save in checkpoint_saves(self.timeline.attempt, self.block.end_ns):
+        for save in checkpoint_saves(self.timeline.records(), self.block.end_ns):
             if save.start_ns < self.block.start_ns:
                 continue
             inside = (s for s in self.training if s.start_ns <= save.start_ns and save.end_ns <= s.end_ns)

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from ett.clock_alignment import Timed
 from ett.event_schema import Record
-from ett.job_window import Attempt
 
 _BLOCKING_SPANS = ("ckpt_save", "final_save")
 SaveResult = Literal["committed", "abandoned", "unfinished"]
@@ -32,13 +31,13 @@ class CheckpointSave:
         return 0 if self.waited_until_ns is None else self.waited_until_ns - self.start_ns
 
 
-def checkpoint_saves(attempt: Attempt, end_ns: int) -> list[CheckpointSave]:
-    """Return the attempt's saves by begin; one that nothing ended lasts to the next fault or to `end_ns`."""
-    faults = [time_ns for time_ns, record in attempt.records if record.ev == "fault"]
+def checkpoint_saves(records: Sequence[Timed], end_ns: int) -> list[CheckpointSave]:
+    """Return the saves of one attempt's records by begin; one that nothing ended lasts to the next fault or to `end_ns`."""
+    faults = [time_ns for time_ns, record in records if record.ev == "fault"]
     saves: list[CheckpointSave] = []
     open_saves: dict[str, CheckpointSave] = {}
-    waits = _waits(attempt.records, end_ns)
-    for time_ns, record in attempt.records:
+    waits = _waits(records, end_ns)
+    for time_ns, record in records:
         if time_ns > end_ns:
             break
         data = record.data

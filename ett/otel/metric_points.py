@@ -160,7 +160,7 @@ def _save_histograms(blocks: Iterable[Block]) -> list[MetricPoint]:
     for block in blocks:
         if block.timeline is None:
             continue
-        for save in checkpoint_saves(block.timeline.attempt, block.end_ns):
+        for save in checkpoint_saves(block.timeline.records(), block.end_ns):
             if save.result == "committed":
                 values["blocking"].append(save.blocking_ns)
                 values["background"].append(save.end_ns - save.start_ns)

@@ -104,7 +104,7 @@ def _step_slice(step: Step) -> Slice:
 def _span_tracks(timeline: AttemptTimeline, process: str) -> Iterator[Track]:
     faults = [time_ns for time_ns, _ in timeline.faults]
     by_rank: dict[int, list[Any]] = {}
-    for item in timeline.attempt.records:
+    for item in timeline.records():
         record: Record = item.record
         if record.rank is not None and not record.is_supervisors and record.ev in ("span_begin", "span_end"):
             by_rank.setdefault(record.rank, []).append(item)
