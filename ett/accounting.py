@@ -12,7 +12,6 @@ from itertools import pairwise
 from ett.attempt_timeline import AttemptTimeline, attempt_timeline
 from ett.clock_alignment import ClockAlignment, Timed, ordered
 from ett.column_pieces import Part, clipped, joined, reclassified, unsaved
-from ett.column_steps import ColumnSteps
 from ett.column_view import ColumnView
 from ett.commits import Commits, find_commits
 from ett.event_reader import EventLog

@@ -54,7 +54,7 @@ class ColumnSteps(Sequence[Step]):
         return self._view.columns.record(stream, row)
 
     def attempt_records(self, attempt: Attempt) -> list[Timed]:
-        """Return the attempt's records in order, of which the job's outline needs few: spans, and each stream's last."""
+        """Return the attempt's records in order: those of the outline, all spans, and the last of each stream."""
         return self._view.attempt_records(attempt)
 
     def has_inferred_span(self, attempt: Attempt) -> bool:

@@ -32,7 +32,7 @@ class CheckpointSave:
 
 
 def checkpoint_saves(records: Sequence[Timed], end_ns: int) -> list[CheckpointSave]:
-    """Return the saves of one attempt's records by begin; one that nothing ended lasts to the next fault or to `end_ns`."""
+    """Return an attempt's saves by begin; one that nothing ended lasts to the next fault or to `end_ns`."""
     faults = [time_ns for time_ns, record in records if record.ev == "fault"]
     saves: list[CheckpointSave] = []
     open_saves: dict[str, CheckpointSave] = {}

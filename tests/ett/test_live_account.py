@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ett import log_columns
-from ett.accounting import account
-from ett.event_reader import LogMerger
+from ett.accounting import JobAccount, account
+from ett.event_reader import EventLog, LogMerger
 from ett.event_schema import Record
 from ett.live_account import LiveAccount
 from ett.report import build_report
@@ -115,6 +116,50 @@ def test_a_question_at_any_moment_has_the_answer_of_the_whole_log(  # noqa: PLR0
             # The log's own answer says what is right, records and all.
             assert difference(everything(found)[1:4], everything(expected)[1:4]) is None
             assert build_report(found) == build_report(expected)
+
+
+def test_a_span_that_ended_hides_no_step_that_was_lost_after_it(everything: Callable[[Any], object]) -> None:
+    steps = [(0, 2, 6), (1, 8, 12), (2, 14, 18), (3, 20, 24)]
+    records = [record("attempt_started", 1, seq=0, world=2)]
+    for rank in (0, 1):
+        seqs = count()
+        for number, begin, end in steps:
+            if (rank, number) != (1, 2):
+                records.append(_step(number, begin, end, rank, next(seqs)))
+            if number == 0:
+                records.append(record("span_begin", 6, rank=rank, seq=next(seqs), id=0, name="eval"))
+                records.append(record("span_end", 7, rank=rank, seq=next(seqs), id=0))
+    found = _asked_at_each(sorted(records, key=lambda r: r.mono_ns), everything)
+    assert any(step.is_recovered for step in found.timelines[0].steps)
+
+
+def test_a_rank_that_is_late_into_a_generation_changes_what_its_silence_was(
+    everything: Callable[[Any], object],
+) -> None:
+    records = [record("attempt_started", 1, seq=0, world=2)]
+    records += [_step(0, 2, 6, rank, 0) for rank in (0, 1)]
+    records += [_step(n, 8 + 10 * n, 14 + 10 * n, 0, n, gen=1) for n in (1, 2, 3)]
+    records.append(_step(3, 38, 44, 1, 1, gen=1))
+    _asked_at_each(records, everything)
+
+
+def _step(number: int, begin: int, end: int, rank: int, seq: int, *, gen: int = 0) -> Record:
+    cursors = {"c0": number, "c1": number + 1}
+    return record("step", end, rank=rank, seq=seq, gen=gen, step=number, b_mono=begin, e_mono=end, **cursors)
+
+
+def _asked_at_each(records: list[Record], everything: Callable[[Any], object]) -> JobAccount:
+    """Ask after each record; return the last answer."""
+    live = LiveAccount(settle_s=0)
+    for index, one in enumerate(records):
+        live.add(one)
+        found, expected = (
+            live.account(one.mono_ns),
+            account(EventLog(records[: index + 1]), as_of_ns=one.mono_ns, cut_at_as_of=False),
+        )
+        assert found is not None
+        assert everything(found)[1:4] == everything(expected)[1:4]
+    return found
 
 
 def difference(found: Any, expected: Any) -> object:
