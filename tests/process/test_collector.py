@@ -125,7 +125,7 @@ def test_an_agent_killed_at_any_moment_only_repeats(collector: Collector, log: G
         log.append(400)
         agent = start_agent(tmp_path, home, log.job, "--endpoint", collector.url, "--watch", "--interval", "0.05")
         before = collector.event_counts()["accepted"]
-        wait_until(lambda b=before: collector.event_counts()["accepted"] > b, 30, "lines to arrive")  # type: ignore[misc]
+        wait_until(lambda b=before: collector.event_counts()["accepted"] > b, 120, "lines to arrive")  # type: ignore[misc]
         time.sleep(draw.random() * 0.1)
         log.append(400)
         time.sleep(draw.random() * 0.1)

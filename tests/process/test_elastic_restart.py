@@ -56,7 +56,7 @@ def broken_python(job: LaunchedJob) -> str:
     folder = job.folder / "broken"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(BAD_PLACE)
-    return str(folder)
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def pids(job: LaunchedJob, generation: int) -> set[int]:
