@@ -135,7 +135,8 @@ class SupervisedAgent(LocalElasticAgent):
         replaced = [local_rank for local_rank in lost if self._place(local_rank) in world.places]
         said = f" ({outcome.cause})" if outcome.cause else ""
         after = f", after {decision.delay_s:.1f} s" if replaced else ""
-        self._job.say(f"{outcome.failure}{said}; {decision.why}: {len(left)} ranks live on{after}")
+        others = f"{len(left)} {'rank lives' if len(left) == 1 else 'ranks live'} on"
+        self._job.say(f"{outcome.failure}{said}; {decision.why}: {others}{after}")
         now_s = time.monotonic()
         self._replacing = _Replacing(
             generation=generation,

@@ -186,7 +186,7 @@ class Store:
             return str(names[0])
         if names:
             raise NotFound(f"job {text!r} is ambiguous", expected="one of " + ", ".join(names[:8]), code="N002")
-        raise NotFound(f"there is no job {text!r} in the store {self.name}", do="`ett ls --store` lists them")
+        raise NotFound(f"there is no job {text!r} in the store {self.name}", do="`ett ls --store URL` lists them")
 
     def sum_up(self, job: str, as_of_ns: int | None = None) -> JobRow:
         """Compute the job's account as of now and keep it in the job's row, unless newer records came meanwhile."""
