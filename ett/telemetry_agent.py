@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from ett.errors import LaunchRefused
 from ett.job_folder import JobFolder
 from ett.recipe_sections import TelemetryConfig
 from ett.section import build_section
+from ett.side_process import SideProcess
 
 READY_WAIT_S = 10.0
 END_GRACE_S = 3.0  # beyond shutdown_flush, for an agent that has hardly started when a short job ends
@@ -29,7 +30,7 @@ class TelemetryAgent:
     def __init__(self, folder: JobFolder, plain: dict[str, Any], *, strict: bool = False) -> None:
         self.config: TelemetryConfig = build_section(TelemetryConfig, plain, "telemetry")
         self._folder, self._strict = folder, strict
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = SideProcess()
         self._is_delivered = True
 
     def check(self) -> None:
@@ -49,38 +50,20 @@ class TelemetryAgent:
     def start(self) -> None:
         if not self.config.sends:
             return
-        folder = self._folder.path / "sync"
         command = [sys.executable, "-m", "ett", "sync", self._folder.name, "--watch", "--until-eof"]
         command += ["--endpoint", self.config.endpoint, "--interval", str(self.config.flush_interval_s)]
         command += ["--shutdown-flush", str(self.config.shutdown_flush_s)]
+        environ = dict(os.environ) | {"ETT_HOME": str(self._folder.path.parents[1])}
         try:
-            folder.mkdir(exist_ok=True)
-            with (folder / "agent.log").open("ab") as log:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,  # its end tells the agent that we ended, however that happened
-                    stdout=log,
-                    stderr=log,
-                    env=dict(os.environ) | {"ETT_HOME": str(self._folder.path.parents[1])},
-                    cwd="/",
-                    start_new_session=True,  # Ctrl-C is for us; the agent ends after our last record
-                )
+            self._process.start(command, self._folder.path / "sync" / "agent.log", environ, cwd=Path("/"))
         except OSError:
             self._is_delivered = False  # telemetry that cannot start is no reason not to train
 
     def end(self) -> None:
         """Let the agent send what is left, for shutdown_flush at most."""
-        if self._process is None:
-            return
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            code = self._process.wait(self.config.shutdown_flush_s + END_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
-        self._is_delivered = code == 0
+        code = self._process.end(self.config.shutdown_flush_s + END_GRACE_S)
+        if code is not None:
+            self._is_delivered = code == 0
 
     def exit_code(self, code: int) -> int:
         """Return the launch's exit code: `code`, unless --strict asks for delivered events; say what was not."""

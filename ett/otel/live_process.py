@@ -5,8 +5,6 @@ It is a process and not a thread: what it does can neither hold the supervisor n
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +14,7 @@ from ett.job_folder import JobFolder
 from ett.otel.otlp_settings import otlp_settings
 from ett.recipe_sections import TelemetryConfig
 from ett.section import build_section
+from ett.side_process import SideProcess
 
 END_GRACE_S = 1.0  # beyond shutdown_flush: closing files takes time too
 
@@ -31,7 +30,7 @@ class LiveExport:
     def __init__(self, folder: JobFolder, plain: Mapping[str, Any], say: Callable[[str], None]) -> None:
         self.config: TelemetryConfig = build_section(TelemetryConfig, plain, "telemetry")
         self._folder, self._say = folder, say
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = SideProcess()
 
     def start(self, environ: Mapping[str, str]) -> None:
         if not self.config.exports_otlp or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
@@ -41,37 +40,18 @@ class LiveExport:
         except EttError as err:
             self._say(f"no OpenTelemetry export: {err}")
             return
-        folder = self._folder.path / "otel"
         command = [sys.executable, "-m", "ett.otel.live_export", str(self._folder.path)]
         command += ["--endpoint", self.config.otlp_endpoint, "--interval-s", str(self.config.otlp_interval_s)]
         command += ["--flush-s", str(self.config.shutdown_flush_s)]
         command += ["--with-job-id"] if self.config.otlp_job_id else []
         try:
-            folder.mkdir(exist_ok=True)
-            with (folder / "export.log").open("ab") as log:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,  # its end tells the process that we ended, however that happened
-                    stdout=log,
-                    stderr=log,
-                    env=dict(environ),
-                    start_new_session=True,  # Ctrl-C is for us; the export ends after our last record
-                )
+            self._process.start(command, self._folder.path / "otel" / "export.log", environ)
         except OSError as err:
             self._say(f"no OpenTelemetry export: {err.strerror or err}")
 
     def end(self) -> None:
         """Let the process send what is left, for shutdown_flush at most."""
-        if self._process is None:
-            return
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(self.config.shutdown_flush_s + END_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.end(self.config.shutdown_flush_s + END_GRACE_S)
 
     def _check(self, environ: Mapping[str, str]) -> None:
         from ett.otel.otlp_export import check_installed

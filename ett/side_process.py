@@ -1,0 +1,42 @@
+"""A process that `ett launch` starts beside the job; it ends when we do, and never holds the job up."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+class SideProcess:
+    """Its standard input is a pipe of ours: end of file tells it that we ended, however that happened."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, command: Sequence[str], log: Path, environ: Mapping[str, str], cwd: Path | None = None) -> None:
+        """Start `command`, its output appended to `log`, whose folder is made. Raises: OSError."""
+        log.parent.mkdir(exist_ok=True)
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=dict(environ),
+                cwd=cwd,
+                start_new_session=True,  # Ctrl-C is for us; it ends after our last record
+            )
+
+    def end(self, wait_s: float) -> int | None:
+        """Let it send what is left for `wait_s` at most, and return its exit code; None where nothing was started."""
+        if self._process is None:
+            return None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            return self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
