@@ -7,18 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ett.errors import ConfigError
-from ett.trainer.jagged.segments import (
-    as_int64,
-    check_lengths,
-    check_offsets,
-    lengths_of,
-    offsets_of,
-    segment_of_values,
-)
+from ett.trainer.jagged.jagged_parts import JaggedParts
+from ett.trainer.jagged.segments import segment_of_values
 
 
-class JaggedTensor:
+class JaggedTensor(JaggedParts):
     """Immutable. Lengths and offsets are int64; values have one row a value and any dtype.
 
     Shapes: B examples, L values in all.
@@ -40,24 +33,13 @@ class JaggedTensor:
         Raises: ConfigError: neither lengths nor offsets, or weights of another length.
             DataError: on the CPU, where it costs no waiting: they do not cover the values.
         """
-        if lengths is None and offsets is None:
-            raise ConfigError("a JaggedTensor got neither lengths nor offsets", expected="one of them, or both")
-        if weights is not None and weights.shape[:1] != values.shape[:1]:
-            raise ConfigError(
-                f"{weights.shape[0]} weights came with {values.shape[0]} values", expected="one weight a value"
-            )
-        self._values, self._weights = values, weights
-        self._lengths = None if lengths is None else as_int64(lengths)
-        self._offsets = None if offsets is None else as_int64(offsets)
+        super().__init__(values, weights, lengths, offsets)
         if values.device.type == "cpu":
             self.check()
 
     def check(self) -> JaggedTensor:
         """Return self. Raises: DataError: lengths or offsets do not cover the values; waits for the device."""
-        if self._lengths is not None:
-            check_lengths(self._lengths, self._values.shape[0], "JaggedTensor")
-        if self._offsets is not None:
-            check_offsets(self._offsets, self._values.shape[0], "JaggedTensor")
+        self._check_cover("JaggedTensor")
         return self
 
     @staticmethod
@@ -80,38 +62,6 @@ class JaggedTensor:
         is_there = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
         return JaggedTensor(values[is_there], None if weights is None else weights[is_there], lengths)
 
-    def values(self) -> Tensor:
-        return self._values
-
-    def weights(self) -> Tensor:
-        if self._weights is None:
-            raise ConfigError("this JaggedTensor has no weights", expected="weights given when it was made")
-        return self._weights
-
-    def weights_or_none(self) -> Tensor | None:
-        return self._weights
-
-    def lengths(self) -> Tensor:
-        """Return int64 [B]."""
-        if self._lengths is None:
-            self._lengths = lengths_of(self.offsets())
-        return self._lengths
-
-    def lengths_or_none(self) -> Tensor | None:
-        return self._lengths
-
-    def offsets(self) -> Tensor:
-        """Return int64 [B + 1]."""
-        if self._offsets is None:
-            self._offsets = offsets_of(self.lengths())
-        return self._offsets
-
-    def offsets_or_none(self) -> Tensor | None:
-        return self._offsets
-
-    def device(self) -> torch.device:
-        return self._values.device
-
     def to_dense(self) -> list[Tensor]:
         """Return the values of each example, as views."""
         return list(torch.split(self._values, self.lengths().tolist()))
@@ -132,12 +82,6 @@ class JaggedTensor:
 
         values = self._values.to(device, non_blocking=non_blocking)
         return _unchecked(values, moved(self._weights), moved(self._lengths), moved(self._offsets))
-
-    def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keep the memory until the work that `stream` has now is done."""
-        for tensor in (self._values, self._weights, self._lengths, self._offsets):
-            if tensor is not None:
-                tensor.record_stream(stream)
 
     def __str__(self) -> str:
         return f"JaggedTensor({[value.tolist() for value in self.to_dense()]})"

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from ett.errors import ConfigError
+from ett.trainer.jagged.jagged_parts import JaggedParts
 from ett.trainer.jagged.jagged_tensor import JaggedTensor, _unchecked
-from ett.trainer.jagged.segments import as_int64, check_lengths, check_offsets, gather_segments, lengths_of, offsets_of
+from ett.trainer.jagged.segments import gather_segments
 
 InverseIndices = tuple[list[str], Tensor]
 
 
-class KeyedJaggedTensor:
+class KeyedJaggedTensor(JaggedParts):
     """Immutable; a view of the tensors that it was made from. Lengths and offsets are int64."""
 
     def __init__(  # noqa: PLR0917 - TorchRec's signature
@@ -45,17 +46,10 @@ class KeyedJaggedTensor:
         Raises: ConfigError: what was given does not fit together.
             DataError: on the CPU, where it costs no waiting: the lengths do not cover the values.
         """
-        if lengths is None and offsets is None:
-            raise ConfigError("a KeyedJaggedTensor got neither lengths nor offsets", expected="one of them, or both")
+        super().__init__(values, weights, lengths, offsets)
         if len(set(keys)) != len(keys):
             raise ConfigError(f"a key comes twice in {list(keys)}", expected="each key once")
-        if weights is not None and weights.shape[:1] != values.shape[:1]:
-            raise ConfigError(
-                f"{weights.shape[0]} weights came with {values.shape[0]} values", expected="one weight a value"
-            )
-        self._keys, self._values, self._weights = list(keys), values, weights
-        self._lengths = None if lengths is None else as_int64(lengths).reshape(-1)
-        self._offsets = None if offsets is None else as_int64(offsets)
+        self._keys = list(keys)
         if self._lengths is not None:
             num_segments = self._lengths.numel()
         else:
@@ -70,10 +64,7 @@ class KeyedJaggedTensor:
     def check(self) -> KeyedJaggedTensor:
         """Return self. Raises: DataError: the lengths do not cover the values; waits for the device."""
         what = f"KeyedJaggedTensor of {', '.join(self._keys[:5])}{', …' if len(self._keys) > 5 else ''}"
-        if self._lengths is not None:
-            check_lengths(self._lengths, self._values.shape[0], what)
-        if self._offsets is not None:
-            check_offsets(self._offsets, self._values.shape[0], what)
+        self._check_cover(what)
         return self
 
     @staticmethod
@@ -158,38 +149,6 @@ class KeyedJaggedTensor:
 
     def keys(self) -> list[str]:
         return self._keys
-
-    def values(self) -> Tensor:
-        return self._values
-
-    def weights(self) -> Tensor:
-        if self._weights is None:
-            raise ConfigError("this KeyedJaggedTensor has no weights", expected="weights given when it was made")
-        return self._weights
-
-    def weights_or_none(self) -> Tensor | None:
-        return self._weights
-
-    def lengths(self) -> Tensor:
-        """Return int64 [sum of B_k]."""
-        if self._lengths is None:
-            self._lengths = lengths_of(self.offsets())
-        return self._lengths
-
-    def lengths_or_none(self) -> Tensor | None:
-        return self._lengths
-
-    def offsets(self) -> Tensor:
-        """Return int64 [sum of B_k + 1]."""
-        if self._offsets is None:
-            self._offsets = offsets_of(self.lengths())
-        return self._offsets
-
-    def offsets_or_none(self) -> Tensor | None:
-        return self._offsets
-
-    def device(self) -> torch.device:
-        return self._values.device
 
     def stride(self) -> int:
         """Return B; of a batch of variable size the examples that `inverse_indices` gives, else the most of a key."""
@@ -298,10 +257,9 @@ class KeyedJaggedTensor:
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Keep the memory until the work that `stream` has now is done."""
-        inverse = None if self._inverse_indices is None else self._inverse_indices[1]
-        for tensor in (self._values, self._weights, self._lengths, self._offsets, inverse):
-            if tensor is not None:
-                tensor.record_stream(stream)
+        super().record_stream(stream)
+        if self._inverse_indices is not None:
+            self._inverse_indices[1].record_stream(stream)
 
     def __str__(self) -> str:
         rows = {key: [value.tolist() for value in part.to_dense()] for key, part in self.to_dict().items()}
