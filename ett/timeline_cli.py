@@ -73,8 +73,9 @@ def command(
     from ett.store.export_cli import written
     from ett.timeline_svg import timeline_svg
 
+    picture = timeline_svg(account).encode()  # before there is a file that an interrupt could leave half made
     with written(svg) as file:
-        file.write(timeline_svg(account).encode())
+        file.write(picture)
     say(f"{svg}: {account.job}, {len(account.timelines)} attempts")
 
 

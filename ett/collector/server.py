@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -131,6 +131,8 @@ class _Routes:
             return _retry_later(503, "slow_body", f"the body took over {BODY_WAIT_S:g} s", RETRY_OVERLOAD_S)
         except BodyTooLarge as err:
             return _refused(413, "too_large", err)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody is there to read it
         if self._waiting >= MAX_WAITING:
             return _overloaded()
         self._note_skew(request.headers)

@@ -57,6 +57,8 @@ def open_database(url: str | Path) -> Database:
         raise UsageError(
             f"a store at {scheme!r}:// is unknown", expected="a path such as .ett/ett.db, or postgresql://…"
         )
+    elif text == ":memory:":
+        raise UsageError("a store at :memory: would be gone at once", expected="a path such as .ett/ett.db")
     else:
         database = SqliteDatabase(Path(text))
     with ExitStack() as unless_migrated:

@@ -106,8 +106,10 @@ async def call(
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
+        if not chunks:
+            return {"type": "http.disconnect"}
         chunk = chunks.pop(0)
-        return {"type": "http.request", "body": chunk, "more_body": bool(chunks)}
+        return {"type": "http.request", "body": chunk, "more_body": bool(chunks) or "x-hangs-up" in given}
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -116,6 +118,13 @@ async def call(
     start = next(m for m in sent if m["type"] == "http.response.start")
     text = b"".join(m.get("body", b"") for m in sent if m["type"] == "http.response.body")
     return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, text
+
+
+def test_a_client_that_hangs_up_in_its_body_is_no_error_and_stores_nothing() -> None:
+    world = make()
+    status, _, _ = world.ask("POST", "/v1/events", encode([block(b'{"a":1}')]), x_hangs_up="yes")
+    assert status == 400
+    assert not world.store.lines
 
 
 def block(*lines: bytes, job: str = "j", file: str = FILE) -> Block:

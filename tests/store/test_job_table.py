@@ -265,6 +265,11 @@ def test_a_password_is_never_shown() -> None:
     assert without_password(url) == "postgresql://lee@db.example:5432/ett?sslmode=require"
 
 
+def test_a_store_that_would_keep_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="gone at once"):
+        open_store(":memory:")
+
+
 def test_a_server_that_does_not_answer_is_exit_code_6(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'ett[postgres]'")
     assert run(["ls", "--store", f"postgresql://ett:hunter2@/x?host={tmp_path}"]) == 6
