@@ -15,10 +15,8 @@ a launch the function is simply called.
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import re
-import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -27,6 +25,7 @@ from typing import ParamSpec, TypeVar
 
 from ett.errors import EttError, LostPeer
 from ett.generation import FOLDER_VARIABLE, Generation, GenerationFolder
+from ett.process_group import leave_process_group
 from ett.tracker import Run, init
 
 P = ParamSpec("P")
@@ -61,7 +60,7 @@ def restartable(train: Callable[P, T]) -> Callable[P, T]:
                 if not rank.may_come_back(err):
                     raise
             # Only here are the frames of the lost generation gone, and with them the tensors that they held.
-            _leave_process_group()
+            leave_process_group()
 
     return through_generations
 
@@ -121,10 +120,3 @@ def is_lost_peer(err: BaseException) -> bool:
     if isinstance(err, LostPeer | ConnectionError) or type(err).__name__.startswith("Dist"):
         return True
     return isinstance(err, RuntimeError) and _LOST_PEER.search(str(err)) is not None
-
-
-def _leave_process_group() -> None:
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
-    gc.collect()

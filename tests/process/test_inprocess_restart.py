@@ -48,6 +48,31 @@ def test_the_others_keep_their_processes_and_the_result_is_the_same_to_the_bit(
     assert [(r.rank, r.data["cursor"]) for r in job.records("restore")] == [(0, 8 * 24)]
 
 
+@pytest.mark.parametrize("lost", [0, 2])
+def test_whichever_of_three_ranks_is_lost_the_two_others_come_back_at_once(
+    job: LaunchedJob, undisturbed: set[str], lost: int
+) -> None:
+    """torch keeps the old group in defaults of its own: its connections stayed open, and one survivor in all_reduce."""
+    flags = ("--nproc", "3", "--max-restarts", "2", "--restart", "inprocess", "--chaos", f"kill:rank={lost},step=11")
+    assert job.run(*flags, OUTLIVES) == 0, job.err
+    assert {rank for rank, pid in pids(job, 1).items() if pid == pids(job, 0)[rank]} == {0, 1, 2} - {lost}
+    assert weights(job) == undisturbed
+    steps = sorted(r.mono_ns for r in job.records("step") if r.gen == 1)
+    (fault,) = job.records("fault")
+    assert steps[0] - fault.mono_ns < 30 * NS
+
+
+def test_a_group_that_the_script_holds_ends_the_attempt_at_once(job: LaunchedJob) -> None:
+    script = job.folder / "holds.py"
+    made = '        dist.init_process_group("gloo")\n'
+    script.write_text(Path(OUTLIVES).read_text().replace(made, made + "    held.append(dist.group.WORLD)\n"))
+    script.write_text(script.read_text().replace("run = ett.init()\n", "run = ett.init()\nheld = []\n"))
+    flags = ("--nproc", "3", "--max-restarts", "2", "--restart", "inprocess", "--chaos", "kill:rank=0,step=11")
+    assert job.run(*flags, "holds.py") == 0, job.err
+    assert "something still holds it" in job.err
+    assert [end["reason"] for end in job.ends()] == ["failed", "completed"]
+
+
 def test_the_fault_is_written_within_a_second_and_counts_as_an_inprocess_restart(job: LaunchedJob) -> None:
     flags = ("--nproc", "2", "--max-restarts", "2", "--restart", "inprocess", "--chaos", "kill:rank=0,step=7")
     assert job.run(*flags, OUTLIVES) == 0, job.err

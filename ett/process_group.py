@@ -1,0 +1,70 @@
+"""Leaving torch's process group so that its connections close: only then does a peer that waits in a collective see it.
+
+`destroy_process_group()` forgets a gloo group; its sockets close when the last reference to it is gone. One that lives
+on keeps the peers of a lost generation in their collectives until a time-out.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from ett.errors import Conflict
+
+_GLOO_THREAD = "gloo_tcp_loop"
+
+
+def leave_process_group() -> None:
+    """Destroy every process group, and close the connections of those of gloo.
+
+    Raises: Conflict: something still holds a gloo group, so its connections stay open.
+    """
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return
+    _take_from_defaults(dist.group.WORLD)
+    dist.destroy_process_group()
+    gc.collect()
+    if has_gloo_connections():
+        raise Conflict(
+            "the process group of the lost generation is destroyed, but something still holds it, so the other ranks "
+            "cannot see that this one left it",
+            expected="process groups that only the function under @ett.restartable holds",
+            do="make them inside that function, and keep none in a global, a class or a default argument",
+        )
+
+
+def has_gloo_connections() -> bool:
+    """Return whether a gloo group of this process is alive: each has a thread of this name."""
+    return any(_thread_name(thread) == _GLOO_THREAD for thread in Path("/proc/self/task").iterdir())
+
+
+def _thread_name(thread: Path) -> str:
+    try:
+        return (thread / "comm").read_text().rstrip("\n")
+    except OSError:  # it ended
+        return ""
+
+
+def _take_from_defaults(group: Any) -> None:
+    """Let the defaults of torch's own functions name the newest group (None) instead of this one.
+
+    torch.distributed.nn.functional among others takes the group of the moment in which it is imported, be it by an
+    optimizer that imports torch.compile, as a default of ten functions, and so never lets go of it.
+    """
+    for function in _functions_of_torch():
+        if any(value is group for value in function.__defaults__ or ()):
+            function.__defaults__ = tuple(None if v is group else v for v in function.__defaults__ or ())
+
+
+def _functions_of_torch() -> Iterator[FunctionType]:
+    for module in [m for name, m in sys.modules.items() if name.startswith("torch.distributed.")]:
+        for value in list(vars(module).values()):
+            if isinstance(value, FunctionType):
+                yield value
+            elif isinstance(value, type) and value.__module__ == module.__name__:
+                yield from (method for method in vars(value).values() if isinstance(method, FunctionType))
