@@ -19,6 +19,7 @@ names = st.from_regex(r"\d{1,3}/[a-z0-9-]{1,12}\.jsonl", fullmatch=True)
 blocks = st.lists(st.builds(Block, job=st.just("ads-7f3a"), file=names, lines=lines), max_size=4)
 
 
+@pytest.mark.slow
 @given(blocks)
 def test_decoding_gives_back_every_byte_of_every_line(sent: list[Block]) -> None:
     assert decode(encode(sent)) == sent

@@ -146,6 +146,7 @@ def recorded(files: Files) -> EventLog:
     return merge(parse_file(name, b"".join(map(encode_line, records))) for name, records in sorted(files.items()))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(files=logs(), as_of=st.one_of(st.none(), st.integers(-2, 80)), infer=st.booleans())
 def test_columns_and_records_give_the_same_account(
@@ -172,6 +173,7 @@ def test_two_accounts_of_one_log_are_equal(files: Files) -> None:
         assert one.pieces != one.pieces[1:]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(files=logs(), seed=st.integers(0, 2**32))
 def test_lines_out_of_order_or_missing_change_nothing_but_the_counts(
@@ -186,6 +188,7 @@ def test_lines_out_of_order_or_missing_change_nothing_but_the_counts(
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(files=logs(), data=st.data())
 def test_odd_values_change_nothing_but_the_speed(files: Files, data: st.DataObject, everything: Everything) -> None:
@@ -206,6 +209,7 @@ def outcome(everything: Everything, run: Callable[[], JobAccount | None]) -> obj
         return str(err)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(files=logs(), seed=st.integers(0, 2**32))
 def test_columns_give_back_the_records_they_were_made_from(files: Files, seed: int) -> None:

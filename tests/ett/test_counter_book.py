@@ -76,6 +76,7 @@ def assert_is_the_report(page: BookPage, found: JobAccount) -> None:
         assert ranks["effective"] / held == pytest.approx(report.capacity_ett, rel=1e-12)
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs(), seed=st.integers(0, 2**32))
 def test_counters_never_fall_and_end_at_the_report_whatever_comes_late(

@@ -70,6 +70,7 @@ def outcome(parse: Any, data: bytes) -> object:
         return str(err)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(lines=st.lists(bodies(), max_size=6), cut=st.integers(0, 40), flip=st.one_of(st.none(), st.integers(0, 2000)))
 def test_any_bytes_give_the_same_records(lines: list[bytes], cut: int, flip: int | None) -> None:

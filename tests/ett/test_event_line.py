@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ def canonical(ev: str, fields: dict[str, Any], seq: int, wall_ns: int, mono_ns: 
     return encode_line(fields | COMMON | {"ev": ev, "seq": seq, "wall_ns": wall_ns, "mono_ns": mono_ns})
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     records=st.lists(RECORDS, max_size=6),

@@ -36,6 +36,7 @@ def only_file(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.text(max_size=100), JSON_VALUES, max_size=30))
 def test_a_line_is_checked_canonical_json_of_at_most_4096_bytes(fields: dict[str, object]) -> None:

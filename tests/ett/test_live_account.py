@@ -85,6 +85,7 @@ def running_jobs(draw: st.DrawFn) -> list[Record]:
     return sorted(found, key=lambda r: r.mono_ns)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     records=running_jobs(),
