@@ -45,9 +45,11 @@ PEERS := torchrec fbgemm-gpu-cpu tensordict torchmetrics pyre-extensions iopath 
 	lightning-utilities importlib-metadata zipp pyvers orjson cloudpickle
 # transformers.Trainer, which a test trains with: in a folder of its own, for torchmetrics would import it at every use.
 TRAINER := transformers accelerate huggingface_hub tokenizers safetensors regex PyYAML psutil httpx2 httpcore2 truststore
+# triton, whose interpreter runs the kernels in tests: torch's CPU build does without, and would look for a GPU with it.
 peers: install
 	$(BIN)/python -m pip install -q --no-deps -c constraints.txt $(PEERS)
 	$(BIN)/python -m pip install -q --no-deps --no-compile --upgrade -c constraints.txt --target .venv/transformers $(TRAINER)
+	$(BIN)/python -m pip install -q --no-deps --no-compile --upgrade -c constraints.txt --target .venv/triton triton
 
 device-pack: install
 	$(BIN)/python .ci/device_pack.py

@@ -1,0 +1,67 @@
+"""The row kernels in plain torch: what the Triton kernels compute, bit by bit where the order of a sum is given.
+
+Shapes: R rows of a table, D elements of a row, L positions (lookups), B bags, U distinct rows, N rows of a list.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ett.trainer.kernels.segments import CHUNK, RowGradients
+from ett.trainer.sparse.row_optimizer import RowOptimizer, States
+
+
+def gather_rows(table_RD: Tensor, slots_N: Tensor) -> Tensor:
+    return table_RD.index_select(0, slots_N)
+
+
+def scatter_rows(table_RD: Tensor, slots_N: Tensor, rows_ND: Tensor) -> None:
+    table_RD.index_copy_(0, slots_N, rows_ND)
+
+
+def pool_rows(table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tensor | None) -> Tensor:
+    """Add up each bag in the order of its positions, one rounding an addition."""
+    rows_LD = table_RD.index_select(0, slots_L)
+    if scale_L is not None:
+        rows_LD = rows_LD * scale_L[:, None]
+    return _added_in_order(rows_LD, offsets)
+
+
+def sum_segments(gradients: RowGradients) -> Tensor:
+    """Return float32 [U, D]: chunks of 32 positions in order, then a segment's chunks in order."""
+    order, segments = gradients.segments.order_L, gradients.segments
+    values_LD = gradients.grads_BD.index_select(0, gradients.bag_of_L[order])
+    if gradients.scale_L is not None:
+        values_LD = values_LD * gradients.scale_L[order][:, None]
+    starts = segments.starts[: int(segments.count) + 1]
+    lengths = starts.diff()
+    chunks_of = (lengths + CHUNK - 1) // CHUNK
+    first_chunk = torch.cat([chunks_of.new_zeros(1), chunks_of.cumsum(0)])
+    segment_of_chunk = torch.repeat_interleave(torch.arange(len(chunks_of), device=starts.device), chunks_of)
+    within = torch.arange(len(segment_of_chunk), device=starts.device) - first_chunk[segment_of_chunk]
+    chunk_starts = torch.cat([starts[segment_of_chunk] + within * CHUNK, starts[-1:]])
+    return _added_in_order(_added_in_order(values_LD, chunk_starts), first_chunk)
+
+
+def _added_in_order(values_LD: Tensor, starts: Tensor) -> Tensor:
+    """Return the sum of values_LD[starts[i] : starts[i + 1]] for each i, from zero, one addition after the other."""
+    lengths = starts.diff()
+    total = values_LD.new_zeros((len(lengths), values_LD.shape[1]))
+    for step in range(int(lengths.max()) if len(lengths) else 0):
+        some = torch.nonzero(lengths > step).squeeze(1)
+        total[some] = total[some] + values_LD[starts[some] + step]
+    return total
+
+
+def apply_gradients(
+    optimizer: RowOptimizer, weights_RD: Tensor, states: States, gradients: RowGradients, learning_rate: float
+) -> None:
+    sums_UD = sum_segments(gradients)
+    slots_U = gradients.segments.slots[: len(sums_UD)]
+    rows_UD = weights_RD[slots_U]
+    of_rows = {name: state[slots_U] for name, state in states.items()}
+    optimizer.update(rows_UD, sums_UD, of_rows, learning_rate)
+    weights_RD[slots_U] = rows_UD
+    for name, state in of_rows.items():
+        states[name][slots_U] = state

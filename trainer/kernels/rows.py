@@ -1,0 +1,63 @@
+"""The row kernels, chosen by where the table lies: Triton on CUDA, torch elsewhere.
+
+Shapes: R rows of a table, D elements of a row, N rows of a list, L positions (lookups), B bags.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from ett.trainer.kernels import reference
+from ett.trainer.kernels.segments import RowGradients
+from ett.trainer.sparse.row_optimizer import RowOptimizer, States
+
+
+def gather_rows(table_RD: Tensor, slots_N: Tensor) -> Tensor:
+    """Return float32 [N, D]: the rows of slots_N, int64 in [0, R)."""
+    out = table_RD.new_empty((len(slots_N), table_RD.shape[1]))
+    if table_RD.is_cuda:
+        _triton("rows").gather_rows(table_RD, slots_N, out)
+        return out
+    return torch.index_select(table_RD, 0, slots_N, out=out)
+
+
+def scatter_rows(table_RD: Tensor, slots_N: Tensor, rows_ND: Tensor) -> None:
+    """Write rows_ND to the distinct slots_N."""
+    (_triton("rows") if table_RD.is_cuda else reference).scatter_rows(table_RD, slots_N, rows_ND)
+
+
+def pool_rows(table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tensor | None = None) -> Tensor:
+    """Return float32 [B, D]: the sum of each bag's rows, each times its scale; an empty bag gives zeros.
+
+    Args:
+        offsets: int64 [B + 1], non-decreasing, from 0 to L.
+        scale_L: float32, such as per-sample weights, or 1 / length for the mean.
+    """
+    pooled: Tensor = (_triton("rows") if table_RD.is_cuda else reference).pool_rows(table_RD, slots_L, offsets, scale_L)
+    return pooled
+
+
+def apply_gradients(
+    optimizer: RowOptimizer, weights_RD: Tensor, states: States, gradients: RowGradients, learning_rate: float
+) -> None:
+    """Step every row that was looked up, once, in place, with its gradients summed: chunks of 32 positions, in order.
+
+    Args:
+        states: as `optimizer.states(D)` names them, [R, width].
+    """
+    (_triton("update") if weights_RD.is_cuda else reference).apply_gradients(
+        optimizer, weights_RD, states, gradients, learning_rate
+    )
+
+
+def _triton(name: str) -> ModuleType:
+    if name == "rows":
+        from ett.trainer.kernels import triton_rows
+
+        return triton_rows
+    from ett.trainer.kernels import triton_update
+
+    return triton_update

@@ -1,0 +1,132 @@
+"""Gather, scatter, pool and segment kernels in Triton: several rows a program, every sum in a given order.
+
+No autotuning: the shape of a program decides the order in which a row-wise sum is added up, and the same row must get
+the same bits in every run. Fused multiply-add is off for the same reason: the CPU's reference has none.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_TILE = 2048  # elements a program handles at once: 32 rows of 64
+
+
+@triton.jit
+def added_in_order(
+    values,
+    rows,
+    scale,
+    start,
+    end,
+    columns,
+    num_columns,
+    SCALED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Return [ROWS, COLUMNS]: values[rows[start + 0]] + values[rows[start + 1]] + ..., from zero, in this order."""
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    longest = tl.max(end - start)
+    step = tl.zeros_like(longest)
+    while step < longest:
+        here = start + step < end
+        row = tl.load(rows + start + step, mask=here, other=0)
+        mask = here[:, None] & (columns < num_columns)[None, :]
+        found = tl.load(values + row[:, None] * num_columns + columns[None, :], mask=mask, other=0.0)
+        if SCALED:
+            found = found * tl.load(scale + start + step, mask=here, other=0.0)[:, None]
+        total = tl.where(here[:, None], total + found, total)
+        step += 1
+    return total
+
+
+@triton.jit
+def _copy_kernel(
+    source,
+    source_rows,
+    target,
+    target_rows,
+    num_rows,
+    num_columns,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    GATHER: tl.constexpr,
+):
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    live = rows < num_rows
+    if GATHER:
+        read, write = tl.load(source_rows + rows, mask=live, other=0), rows
+    else:
+        read, write = rows, tl.load(target_rows + rows, mask=live, other=0)
+    mask = live[:, None] & (columns < num_columns)[None, :]
+    values = tl.load(source + read[:, None] * num_columns + columns[None, :], mask=mask)
+    tl.store(target + write[:, None] * num_columns + columns[None, :], values, mask=mask)
+
+
+@triton.jit
+def _pool_kernel(
+    table,
+    slots,
+    offsets,
+    scale,
+    out,
+    num_bags,
+    num_columns,
+    SCALED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    bags = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    live = bags < num_bags
+    start = tl.load(offsets + bags, mask=live, other=0)
+    end = tl.load(offsets + bags + 1, mask=live, other=0)
+    total = added_in_order(table, slots, scale, start, end, columns, num_columns, SCALED, ROWS, COLUMNS)
+    mask = live[:, None] & (columns < num_columns)[None, :]
+    tl.store(out + bags[:, None] * num_columns + columns[None, :], total, mask=mask)
+
+
+def gather_rows(table_RD: Tensor, slots_N: Tensor, out_ND: Tensor) -> None:
+    _copy(table_RD, slots_N, out_ND, slots_N, len(slots_N), is_gather=True)
+
+
+def scatter_rows(table_RD: Tensor, slots_N: Tensor, rows_ND: Tensor) -> None:
+    _copy(rows_ND, slots_N, table_RD, slots_N, len(slots_N), is_gather=False)
+
+
+def _copy(
+    source: Tensor, source_rows: Tensor, target: Tensor, target_rows: Tensor, count: int, *, is_gather: bool
+) -> None:
+    if not count:
+        return
+    dim = source.shape[1]
+    rows, columns = tile_of(dim)
+    grid = (triton.cdiv(count, rows),)
+    _copy_kernel[grid](
+        source, source_rows, target, target_rows, count, dim, ROWS=rows, COLUMNS=columns, GATHER=is_gather
+    )
+
+
+def pool_rows(table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tensor | None) -> Tensor:
+    num_bags, dim = len(offsets) - 1, table_RD.shape[1]
+    out = table_RD.new_empty((num_bags, dim))
+    if num_bags:
+        rows, columns = tile_of(dim)
+        scale = slots_L if scale_L is None else scale_L
+        _pool_kernel[(triton.cdiv(num_bags, rows),)](
+            *(table_RD, slots_L, offsets, scale, out, num_bags, dim),
+            SCALED=scale_L is not None,
+            ROWS=rows,
+            COLUMNS=columns,
+            enable_fp_fusion=False,
+        )
+    return out
+
+
+def tile_of(dim: int) -> tuple[int, int]:
+    """Return the rows and columns of a program's tile, powers of two."""
+    columns = triton.next_power_of_2(dim)
+    return max(1, _TILE // columns), columns
