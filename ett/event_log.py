@@ -42,6 +42,11 @@ RANK_WAIT_S = 0.05
 REOPEN_INTERVAL_NS = 1_000_000_000
 
 
+def own_place() -> tuple[str, str]:
+    """Return the host and the boot that records of this process name."""
+    return (os.uname().nodename or "host")[:64], boot_id()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Writer:
     """Who writes a file: `stem` names the file, `common` is in each of its records."""
@@ -52,9 +57,9 @@ class Writer:
     @classmethod
     def here(cls, source: str, common: Mapping[str, Any]) -> Writer:
         """Return this process as the writer `source` ("sup" or "r<rank>")."""
-        host, boot, pid = os.uname().nodename or "host", boot_id(), os.getpid()
-        own = {"v": SCHEMA_VERSION, "gen": 0, "src": source, "host": host[:64], "boot": boot, "pid": pid}
-        stem = f"{source}-{re.sub(r'[^A-Za-z0-9._-]', '_', host)[:64]}-{pid}-{boot[:8]}"
+        (host, boot), pid = own_place(), os.getpid()
+        own = {"v": SCHEMA_VERSION, "gen": 0, "src": source, "host": host, "boot": boot, "pid": pid}
+        stem = f"{source}-{re.sub(r'[^A-Za-z0-9._-]', '_', host)}-{pid}-{boot[:8]}"
         return cls(stem=stem, common=own | dict(common))
 
     def file_stem(self, number: int) -> str:

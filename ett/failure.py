@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 import signal
@@ -91,6 +92,27 @@ def stated_cause(lines: Sequence[str]) -> str:
     """Return the last line that names an error, "" where none does: `ValueError: …` or `error[ETT-…]: …`."""
     named = [found.group(1) for line in lines if (found := _ERROR_LINE.match(line))]
     return named[-1][:200] if named else ""
+
+
+def named_cause(gone: RankExit, lines: Sequence[str]) -> str:
+    """Return a short name of what the program itself said it died of, such as "value_error" or "disk_full"; "" where
+    it said nothing that explains this end: a handled error may stand in the last lines of a process that was killed.
+    """
+    stated = stated_cause(lines)
+    if found := _ETT_CODE.match(stated):
+        return found[1].lower()
+    if gone.code != 1 or not stated:  # what Python ends with after an error that nobody caught
+        return ""
+    name, _, text = stated.partition(":")
+    if found := _ERRNO.match(text.strip()):
+        return _ERRNO_CAUSES.get(int(found[1]), "os_error")
+    short = name.rpartition(".")[2]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", short).lower()[:63]
+
+
+_ETT_CODE = re.compile(r"error\[(ETT-\w+)\]")
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_ERRNO_CAUSES = {errno.ENOSPC: "disk_full", errno.EDQUOT: "disk_full", errno.ENOMEM: "out_of_memory"}
 
 
 # torch puts "[rank0]: " before the lines of a traceback.

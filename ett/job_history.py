@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +27,17 @@ class JobHistory:
     is_complete: bool  # the last attempt completed, whether or not its supervisor lived to end the job
     last_attempt: int  # 0 before the first
     open_attempts: tuple[int, ...]  # allocated or started, and nobody wrote their end
+    places: Mapping[int, tuple[str, str]]  # host and boot of the supervisor that began each attempt
     ended: tuple[AttemptFacts, ...]  # in order; a generation that another one followed in its attempt is one as well
     committed_attempts: frozenset[int]  # that made a commit
     fruitful: frozenset[tuple[int, int]]  # attempts and generations that committed a cursor beyond all earlier ones
+
+    def lost_cause(self, attempt: int, host: str, boot: str) -> str:
+        """Return why nobody wrote that attempt's end, as somebody on that boot of a host can tell; "" where not."""
+        place = self.places.get(attempt)
+        if place is None or place[0] != host:
+            return ""
+        return "supervisor_lost" if place[1] == boot else "host_restarted"
 
     def since(self, attempt: int) -> tuple[AttemptFacts, ...]:
         """Return the ended attempts from that number on."""
@@ -82,6 +90,7 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
         is_complete=last in ended and ended[last].data.get("reason") == "completed",
         last_attempt=last,
         open_attempts=tuple(sorted(set(started) - set(ended))),
+        places={number: (record.host, record.boot) for number, record in started.items()},
         ended=tuple(_facts(lives[key], key in fruitful) for key in sorted(lives)),
         fruitful=frozenset(fruitful),
         committed_attempts=frozenset(attempt for attempt, _ in committed),

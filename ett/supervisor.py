@@ -17,14 +17,25 @@ from typing import Any, Literal
 
 from ett.clock import Clock, SystemClock
 from ett.errors import NotFound
-from ett.event_log import EventWriter
-from ett.failure import FINAL_CODES, RankExit, classify, first_failure, keep_tail, last_lines, signature, stated_cause
+from ett.event_log import EventWriter, own_place
+from ett.failure import (
+    FINAL_CODES,
+    RankExit,
+    classify,
+    first_failure,
+    keep_tail,
+    last_lines,
+    named_cause,
+    signature,
+    stated_cause,
+)
 from ett.generation import FOLDER_VARIABLE, Generation, GenerationFolder, generation_environ
 from ett.hang import Hang
 from ett.hang_watch import HangWatch
 from ett.job_folder import JobFolder
 from ett.job_history import JobHistory, has_stepped, last_step, read_history
 from ett.launch_plan import LaunchPlan, versions
+from ett.memory_kills import num_memory_kills
 from ett.otel.trace_ids import attempt_place, needs_own_trace, parse_traceparent
 from ett.process_identity import ProcessIdentity
 from ett.restart import AttemptFacts, RecoverySettings, RestartDecision, RestartPolicy
@@ -69,6 +80,7 @@ class JobSupervisor:
         self._last_beat_s = time.monotonic()
         self._workers: dict[int, ProcessIdentity] = {}
         self._hang_watch: HangWatch | None = None
+        self._num_memory_kills = num_memory_kills()  # when the attempt began
         self._is_prepared = False
         self._has_committed = False  # in this launch
         self._has_ever_committed = False  # in any launch of the job
@@ -95,7 +107,10 @@ class JobSupervisor:
         self._submitted_wall_ns = history.submitted_wall_ns or self._submitted_wall_ns
         for number in history.open_attempts:
             end_old_workers(self.folder, number)
-            self._emit("attempt_ended", att=number, reason="failed", inferred=True, **{"class": "unknown"})
+            cause = history.lost_cause(number, *own_place())
+            self._emit(
+                "attempt_ended", att=number, reason="failed", inferred=True, cause=cause or None, **{"class": "unknown"}
+            )
         self._rings.start()
         self.attempt = history.last_attempt
         self._has_ever_committed = bool(history.committed_attempts)
@@ -122,6 +137,7 @@ class JobSupervisor:
         self._set_generation(0)
         self.folder.logs(self.attempt).mkdir(parents=True, exist_ok=True)
         self.world = self.first_world = self.next_world
+        self._num_memory_kills = num_memory_kills()
         own_trace = self._needs_own_trace()
         self._emit(
             "attempt_started",
@@ -186,6 +202,7 @@ class JobSupervisor:
             "failed",
             gone,
             signature=signature(gone, lines),
+            cause=self._cause(gone, lines) or None,
             detail=None if gone.hang is None else "hang",
             hang=None if gone.hang is None else str(gone.hang),
             stacks=None if gone.hang is None else list(gone.hang.stacks)[:32],
@@ -232,6 +249,7 @@ class JobSupervisor:
             exit_code=gone.exit_code,
             signal=gone.signal,
             signature=said,
+            cause=self._cause(gone, lines) or None,
             final=self._is_final(gone) or None,
             log_tail=tail or None,
             **{"class": classify(gone)},
@@ -369,6 +387,19 @@ class JobSupervisor:
         lines = last_lines(logs / f"rank{first_rank}.err", logs / f"rank{first_rank}.log")
         name = keep_tail(logs, lines) if lines else ""
         return lines, f"logs/{self.attempt}/{name}" if name else ""
+
+    def _cause(self, gone: RankExit, lines: Sequence[str]) -> str:
+        """Return a short name of what is known to have ended the rank, "" where nobody knows."""
+        faults = load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt)
+        here = faults.for_process(rank=gone.rank, attempt=self.attempt, gen=self.generation).faults
+        if any(fault.announcement in lines for fault in here):
+            return "injected_fault"
+        if gone.hang is not None:
+            return "hang"
+        if gone.signal == signal.SIGKILL:
+            before, now = self._num_memory_kills, num_memory_kills()
+            return "out_of_memory" if before is not None and now is not None and now > before else ""
+        return named_cause(gone, lines)
 
     def _local_rank(self, gone: RankExit) -> int:
         return self.world.places[gone.rank] if gone.local_rank is None else gone.local_rank

@@ -15,6 +15,7 @@ from ett.generation import GenerationFolder
 from ett.job_folder import JobFolder
 from ett.job_history import read_history
 from ett.launch_plan import LaunchPlan
+from ett.memory_kills import num_memory_kills
 from ett.stop_signals import StopSignals
 from ett.supervisor import JobSupervisor, Outcome
 from ett.tracker import Run, RunIdentity
@@ -95,7 +96,75 @@ def test_a_new_supervisor_says_what_no_supervisor_saw_the_end_of(job: JobSupervi
     second.open(read_history(folder.events))
     second.close()
     assert kinds(folder)[3:] == [("attempt_ended", 1), ("allocated", 2)]
-    assert end_of(folder) == {"reason": "failed", "class": "unknown", "inferred": True}
+    end = {"reason": "failed", "class": "unknown", "inferred": True, "cause": "supervisor_lost"}
+    assert end_of(folder) == end
+
+
+def test_an_attempt_of_another_boot_was_lost_with_its_host(folder: JobFolder) -> None:
+    began = JobSupervisor(PLAN, folder, StopSignals())
+    began.open(read_history(folder.events))
+    begin(began)
+    began.close()
+    history = read_history(folder.events)
+    host, boot = history.places[1]
+    assert history.lost_cause(1, host, boot) == "supervisor_lost"
+    assert history.lost_cause(1, host, "another boot") == "host_restarted"
+    assert history.lost_cause(1, "another host", boot) == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "cause"),
+    [
+        (1, ["Traceback (most recent call last):", "ValueError: no such column"], "value_error"),
+        (1, ["[rank0]: torch.OutOfMemoryError: CUDA out of memory."], "out_of_memory_error"),
+        (1, ["[rank0]: torch.distributed.DistBackendError: NCCL error"], "dist_backend_error"),
+        (1, ["OSError: [Errno 28] No space left on device: '/x'"], "disk_full"),
+        (8, ["error[ETT-C008]: segment 3 is torn"], "ett-c008"),
+        (3, ["ValueError: one that was handled"], None),  # the code is the program's own
+        (-9, ["ValueError: one that was handled"], None),
+        (1, ["bye"], None),
+        (-9, ["ett chaos: kill:rank=0,step=4,point=step,attempt=1"], "injected_fault"),
+        (-9, ["ett chaos: kill:rank=0,step=5,point=step,attempt=1"], None),  # none of this job's
+    ],
+)
+def test_the_end_names_the_cause_where_it_is_known(
+    code: int, lines: list[str], cause: str | None, folder: JobFolder
+) -> None:
+    job = JobSupervisor(replace(PLAN, chaos=("kill:rank=0,step=4",)), folder, StopSignals())
+    job.open(read_history(folder.events))
+    begin(job)
+    (folder.logs(1) / "rank0.err").write_text("\n".join([*lines, ""]))
+    job.fail_attempt([RankExit(rank=0, code=code)], order=[0])
+    job.close()
+    assert end_of(folder).get("cause") == cause
+
+
+def test_a_kill_is_the_memory_killers_only_where_the_kernel_counted_one(
+    job: JobSupervisor, folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([7, 8])
+    monkeypatch.setattr("ett.supervisor.num_memory_kills", lambda: next(counts))
+    begin(job)
+    job.fail_attempt([RankExit(rank=0, code=-9)], order=[0])
+    assert end_of(folder)["cause"] == "out_of_memory"
+
+
+@pytest.mark.parametrize(
+    ("line", "file", "text", "count"),
+    [
+        ("0::/job", "job/memory.events", "low 0\noom 1\noom_kill 3\n", 3),
+        ("4:memory:/job", "memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5),
+        ("4:memory:/job", "memory/job/memory.oom_control", "oom_kill_disable 0\n", None),
+        ("1:cpu:/job", "job/memory.events", "oom_kill 3\n", None),
+    ],
+)
+def test_the_kernels_count_is_read_from_either_kind_of_control_group(
+    line: str, file: str, text: str, count: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "cgroup").write_text(f"{line}\n")
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    assert num_memory_kills(tmp_path / "cgroup", tmp_path) == count
 
 
 def test_a_program_that_stopped_is_preempted(job: JobSupervisor, folder: JobFolder) -> None:
