@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ett.job_folder import JobFolder, ett_home, read_json
 from ett.job_window import AccountingPolicy
 from ett.launch_plan import shared_launch
 from ett.recipe_cli import site_file
+from ett.toml_file import read_toml
 
 if TYPE_CHECKING:
     from ett.store import Store
@@ -108,19 +108,18 @@ class JobLog:
 def store_url(given: str | None) -> str | None:
     """Return the store to read from: the given one, else $ETT_STORE, else [store] url of the site file; None: folders.
 
-    Raises: NotFound, ConfigError: there is no such site file, or it says something else than a text.
+    Raises: as `read_toml`, and ConfigError: it says something else than a text.
     """
     if given or os.environ.get("ETT_STORE"):
         return given or os.environ["ETT_STORE"]
     site = site_file()
     if site is None:
         return None
-    try:
-        url = tomllib.loads(site.read_text(encoding="utf-8")).get("store", {}).get("url")
-    except FileNotFoundError as err:
-        raise NotFound(f"site file {site} does not exist", do="check $ETT_CONFIG") from err
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError) as err:
-        raise ConfigError(f"{site}: {err}", expected='valid TOML, such as [store] url = "/var/lib/ett/ett.db"') from err
+    tree, _ = read_toml(site, "site file")
+    table = tree.get("store", {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{site}: store is {table!r}", expected="a table [store]", code="F003")
+    url = table.get("url")
     if url is not None and not isinstance(url, str):
         raise ConfigError(f"{site}: store.url is {url!r}", expected="a path, or postgresql://…", code="F003")
     return url or None

@@ -1,4 +1,4 @@
-"""How many processes the kernel's memory killer ended in this process's control group: the evidence behind a SIGKILL."""
+"""How many processes the kernel's memory killer ended in this control group: the evidence behind a SIGKILL."""
 
 from __future__ import annotations
 

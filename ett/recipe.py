@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from ett.errors import ConfigError, NotFound, UsageError
+from ett.errors import ConfigError, UsageError
 from ett.recipe_sections import JobConfig, LaunchConfig, TelemetryConfig
 from ett.seams import SEAMS, load
 from ett.section import build_section, nearest
-from ett.toml_lines import key_lines
+from ett.toml_file import read_toml
 
 OWN_SECTIONS: dict[str, type] = {"job": JobConfig, "launch": LaunchConfig, "telemetry": TelemetryConfig}
 SITE_ONLY = frozenset({"defaults", "slo", "owners", "teams", "store"})
@@ -115,12 +115,12 @@ def _build_named(section: str, cls: type, values: Mapping[str, _Value]) -> Any:
 
 
 def _file_values(path: Path, known: Mapping[str, type]) -> dict[str, _Value]:
-    tree, lines = _read_toml(path, "recipe")
+    tree, lines = read_toml(path, "recipe")
     return _flatten(tree, known, path, lines)
 
 
 def _site_values(path: Path, known: Mapping[str, type]) -> dict[str, _Value]:
-    tree, lines = _read_toml(path, "site file")
+    tree, lines = read_toml(path, "site file")
     for name in tree:
         if name not in SITE_ONLY and name not in known:
             expected = nearest(name, [*SITE_ONLY, *known])
@@ -129,23 +129,6 @@ def _site_values(path: Path, known: Mapping[str, type]) -> dict[str, _Value]:
     # A fleet has one collector: its section needs no [defaults] around it.
     own = _flatten({"telemetry": tree["telemetry"]}, known, path, lines) if "telemetry" in tree else {}
     return own | _flatten(tree.get("defaults", {}), known, path, places)
-
-
-def _read_toml(path: Path, what: str) -> tuple[dict[str, Any], dict[str, int]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as err:
-        raise NotFound(
-            f"{what} {path} does not exist", do="check the path; examples/criteo.toml is one to copy"
-        ) from err
-    except IsADirectoryError as err:
-        raise UsageError(f"{what} {path} is a folder", expected="a TOML file") from err
-    except UnicodeDecodeError as err:
-        raise ConfigError(f"{path}: byte {err.start} is not UTF-8", expected="a TOML file in UTF-8") from err
-    try:
-        return tomllib.loads(text), key_lines(text)
-    except tomllib.TOMLDecodeError as err:
-        raise ConfigError(f"{path}: {err}", expected="valid TOML", do="correct that line") from err
 
 
 def _flatten(

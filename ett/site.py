@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ett.errors import ConfigError, NotFound
+from ett.errors import ConfigError
 from ett.event_schema import COMPONENTS, Component, is_number
 from ett.section import nearest
-from ett.toml_lines import key_lines
+from ett.toml_file import read_toml
 
 _OWNER = re.compile(r"[\w][\w .@/+-]{0,62}")
 OBJECTIVES = (*(c for c in COMPONENTS if c != "effective"), "ett")
@@ -50,18 +49,11 @@ class Site:
 def load_site(path: Path | None) -> Site:
     """Return `[owners]` and `[slo]` of the site file; an empty one where there is none.
 
-    Raises: NotFound, ConfigError (names the line): the file is missing, no TOML, or a value has no meaning here.
+    Raises: as `read_toml`, and ConfigError (names the line): a value has no meaning here.
     """
     if path is None:
         return Site()
-    try:
-        text = path.read_text(encoding="utf-8")
-        tree = tomllib.loads(text)
-    except FileNotFoundError as err:
-        raise NotFound(f"site file {path} does not exist", do="check --config and $ETT_CONFIG") from err
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
-        raise ConfigError(f"{path}: {err}", expected="valid TOML in UTF-8", do="correct that line") from err
-    lines = key_lines(text)
+    tree, lines = read_toml(path, "site file")
     owners = dict(_leaves(tree.get("owners", {})))
     for name, owner in owners.items():
         if not isinstance(owner, str) or not _OWNER.fullmatch(owner):
@@ -75,6 +67,23 @@ def load_site(path: Path | None) -> Site:
         if not is_number(share) or not 0 < share <= 1:
             raise ConfigError(f"{place}: slo.{name} is {share!r}", expected="a share above 0, at most 1, such as 0.03")
     return Site(owners=owners, objectives=objectives)
+
+
+def site_tables(path: Path) -> dict[str, dict[str, tuple[Any, str]]]:
+    """Return what a site file says of a fleet, checked: by section and key, the value and "file:line".
+
+    Raises: as `load_site`.
+    """
+    load_site(path)
+    tree, lines = read_toml(path, "site file")
+    found = {}
+    for section in ("slo", "owners", "teams", "store"):
+        leaves = _leaves(tree.get(section, {}))
+        if leaves:
+            found[section] = {
+                name: (value, _place(path, lines, f"{section}.{name}", section)) for name, value in leaves
+            }
+    return found
 
 
 def _leaves(table: Any, prefix: str = "") -> list[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ett.errors import ConfigError, NotFound, UsageError
 
+MAX_TOKEN_BYTES = 4096  # of the file: one that was named by mistake may have no end
 MIN_TOKEN_CHARS = 16
 
 
@@ -63,7 +64,8 @@ def read_token(given: Path | None, environ: Mapping[str, str]) -> str | None:
     else:
         where = str(named)
         try:
-            token = named.read_text(encoding="ascii").strip()
+            with named.open("rb") as file:
+                token = file.read(MAX_TOKEN_BYTES).decode("ascii").strip()
         except OSError as err:
             raise NotFound(f"the token file {named} cannot be read: {os.strerror(err.errno or 0)}") from err
         except UnicodeDecodeError as err:

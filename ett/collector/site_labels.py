@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ett.errors import ConfigError, NotFound
+from ett.errors import ConfigError
+from ett.toml_file import read_toml
 
 OTHER = "other"
 NONE = "none"  # a job that names no team: an empty label would be no label
@@ -57,16 +57,11 @@ def read_site(path: Path | None, cluster: str) -> tuple[SiteLabels, str]:
     """Return the labels of the site file's `[teams]`, and the URL of its `[store]`; "" where there is none.
 
     `[teams]` is `ads = ["ctr-main", "ctr-small"]`: a team and its models; an empty list allows any model.
-    Raises: NotFound, ConfigError: no such file, no TOML, or a value of another form.
+    Raises: as `read_toml`, and ConfigError: a value of another form.
     """
     if path is None:
         return SiteLabels(cluster=cluster), ""
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as err:
-        raise NotFound(f"site file {path} does not exist", do="check --config and $ETT_CONFIG") from err
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
-        raise ConfigError(f"{path}: {err}", expected="valid TOML in UTF-8", do="correct that line") from err
+    tree, _ = read_toml(path, "site file")
     teams = _table(tree, "teams", path)
     models: dict[str, frozenset[str]] = {}
     for team, names in teams.items():

@@ -133,3 +133,22 @@ def test_a_command_runs_as_it_is_and_a_module_through_python() -> None:
     assert plan.program() == ["prog", "a"]
     module = LaunchPlan(kind="module", target="pkg.main", args=("a",), cwd="/")
     assert module.program()[-4:] == ["-u", "-m", "pkg.main", "a"]
+
+
+@pytest.mark.parametrize("section", ["defaults.telemetry", "telemetry"])
+def test_hooks_of_the_site_file_hold_until_the_environment_or_a_flag_says_otherwise(
+    section: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "ett.toml"
+    site.write_text(f'[{section}]\nhooks = "-eval"\n')
+    monkeypatch.setenv("ETT_CONFIG", str(site))
+    assert planned(capsys, "train.py")["telemetry"]["hooks"] == "-eval"
+    monkeypatch.setenv("ETT_HOOKS", "steps")
+    assert planned(capsys, "train.py")["telemetry"]["hooks"] == "steps"
+    assert planned(capsys, "--hooks", "none", "train.py")["telemetry"]["hooks"] == "none"
+    monkeypatch.delenv("ETT_HOOKS")
+    site.write_text(f'[{section}]\nhooks = "-evil"\n')
+    assert run(["launch", "--dry-run", "train.py"]) == 3
+    error = capsys.readouterr().err
+    assert "ett.toml:2: telemetry.hooks" in error
+    assert "eval" in error
