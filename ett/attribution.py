@@ -83,7 +83,7 @@ def attribute(
     """Return who spent and who caused every nanosecond of `window` (the whole job where None) less `exclude`."""
     kept = kept_time(account, window, exclude)
     stops = find_stops(account)
-    held = _RanksHeld(account)
+    held = RanksHeld(account)
     spent: Counter[tuple[Component, str]] = Counter()
     spent_ranks: Counter[tuple[Component, str]] = Counter()
     left: Counter[tuple[Component, str]] = Counter()
@@ -94,7 +94,7 @@ def attribute(
         if not ns:
             continue
         key = (charge.component, charge.reason)
-        rank_ns = ns * held.ranks(charge)
+        rank_ns = ns * held.ranks(charge.component, charge.begin_ns)
         spent[key] += ns
         spent_ranks[key] += rank_ns
         if charge.payer is None or charge.part is None:
@@ -200,7 +200,7 @@ class _Cause:
     rank_ns: int = 0
 
 
-class _RanksHeld:
+class RanksHeld:
     """R18: how many ranks were held at an instant; scheduling holds none."""
 
     def __init__(self, account: JobAccount) -> None:
@@ -210,10 +210,10 @@ class _RanksHeld:
             self._ends.append(max(timeline.attempt.cut_ns, self._ends[-1] if self._ends else 0))
             self._worlds.append(world_of(timeline))
 
-    def ranks(self, charge: Charge) -> int:
-        if charge.component == "scheduling" or not self._ends:
+    def ranks(self, component: Component, time_ns: int) -> int:
+        if component == "scheduling" or not self._ends:
             return 0
-        return self._worlds[min(bisect_right(self._ends, charge.begin_ns), len(self._ends) - 1)]
+        return self._worlds[min(bisect_right(self._ends, time_ns), len(self._ends) - 1)]
 
 
 def _interruption_rows(causes: dict[tuple[CauseClass, str], _Cause], site: Site, job_owner: str) -> Iterator[CausedRow]:

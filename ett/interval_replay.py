@@ -133,7 +133,7 @@ def _with_saves(
             is_due = now_ns - saved_ns >= edit.ns
         if is_due:
             if saves.blocking_ns:
-                work.append(Item("wasted", _SAVE, saves.blocking_ns, item.hi, item.hi))
+                work.append(Item("wasted", _SAVE, saves.blocking_ns, item.hi, item.hi, ranks=item.ranks))
             now_ns += saves.blocking_ns
             saved_ns, saved_at = now_ns, item.hi
             ends.append((item.hi, now_ns))

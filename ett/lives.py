@@ -12,7 +12,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 from ett.accounting import JobAccount
-from ett.attribution import kept_time
+from ett.attribution import RanksHeld, kept_time
 from ett.event_schema import Component
 from ett.interval_set import Interval, measure
 from ett.rank_timeline import Piece
@@ -27,7 +27,7 @@ class Item(NamedTuple):
     """Some time of one component and reason at a place of the data.
 
     A step's item covers the samples (lo, hi]; `number` is there on the item that completes the step. Any other item
-    stands where the samples up to `hi` were done: lo == hi.
+    stands where the samples up to `hi` were done: lo == hi. `ranks` were held meanwhile (R18).
     """
 
     component: Component
@@ -37,6 +37,7 @@ class Item(NamedTuple):
     hi: Place
     is_step: bool = False
     number: Cursor | None = None
+    ranks: int = 0
 
 
 class Commit(NamedTuple):
@@ -115,18 +116,18 @@ def cut_at(item: Item, place: Place) -> tuple[Item, ...]:
 
 def recorded_job(account: JobAccount) -> RecordedJob:
     """Return the lives of a job as they were recorded, its exclusions left out."""
-    kept = kept_time(account, None, ())
+    kept, held = kept_time(account, None, ()), RanksHeld(account)
     commits = _commits(account)
     lives: list[Life] = []
     own: list[Piece] = []
     stops = find_stops(account)
     for piece in account.pieces:
         while len(lives) < len(stops) and stops[len(lives)].at_ns <= piece.begin_ns:
-            lives.append(_life(own, stops[len(lives)], kept, commits))
+            lives.append(_life(own, stops[len(lives)], kept, held, commits))
             own = []
         own.append(piece)
     for stop in (*stops[len(lives) :], None):
-        lives.append(_life(own, stop, kept, commits))
+        lives.append(_life(own, stop, kept, held, commits))
         own = []
     steps = [step for timeline in account.timelines for step in timeline.steps]
     return RecordedJob(
@@ -138,7 +139,13 @@ def recorded_job(account: JobAccount) -> RecordedJob:
     )
 
 
-def _life(pieces: Sequence[Piece], stop: Stop | None, kept: Sequence[Interval], commits: Sequence[Commit]) -> Life:
+def _life(
+    pieces: Sequence[Piece],
+    stop: Stop | None,
+    kept: Sequence[Interval],
+    held: RanksHeld,
+    commits: Sequence[Commit],
+) -> Life:
     waited: list[Item] = []
     start: list[Item] = []
     loop: list[Item] = []
@@ -150,7 +157,8 @@ def _life(pieces: Sequence[Piece], stop: Stop | None, kept: Sequence[Interval], 
     committed: Cursor | None = None
     own = _within(commits, pieces)
     for piece in pieces:
-        item = _item(piece, measure(kept, piece.begin_ns, piece.end_ns), place)
+        ranks = held.ranks(piece.component, piece.begin_ns)
+        item = _item(piece, measure(kept, piece.begin_ns, piece.end_ns), place, ranks)
         place = item.hi
         has_started = has_started or not (item.component == "scheduling" or item.reason == "provision")
         if not has_started:
@@ -192,13 +200,12 @@ def _within(commits: Sequence[Commit], pieces: Sequence[Piece]) -> list[Commit]:
     return [c for c in commits if pieces and pieces[0].begin_ns < c.time_ns <= pieces[-1].end_ns]
 
 
-def _item(piece: Piece, ns: int, place: Place) -> Item:
+def _item(piece: Piece, ns: int, place: Place, ranks: int) -> Item:
     step = piece.step
     if step is None or step.c0 is None or step.c1 is None:
-        return Item(piece.component, piece.reason, ns, place, place)
-    return Item(
-        piece.component, piece.reason, ns, _cursor(step, piece.begin_ns), _cursor(step, piece.end_ns), is_step=True
-    )
+        return Item(piece.component, piece.reason, ns, place, place, ranks=ranks)
+    lo, hi = _cursor(step, piece.begin_ns), _cursor(step, piece.end_ns)
+    return Item(piece.component, piece.reason, ns, lo, hi, is_step=True, ranks=ranks)
 
 
 def _cursor(step: Step, time_ns: int) -> Place:

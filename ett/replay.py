@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from ett.edits import Edit, NewInterval, Removal, Scale
+from ett.event_schema import COMPONENTS, Component
 from ett.interval_replay import with_interval, without_commits
 from ett.lives import Item, Life, Place, RecordedJob, cut_from
 from ett.stops import Stop
@@ -18,15 +19,23 @@ from ett.stops import Stop
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What the edited job costs, by "component.reason"; `failure_ns` is what its remaining failures cost."""
+    """What the edited job costs, by "component.reason"; `failure_ns` is what its remaining failures cost.
+
+    `rank_ns`: the same by component, each second times the ranks that it holds (R18).
+    """
 
     detail_ns: dict[str, int]
+    rank_ns: dict[Component, int]
     num_failures: int
     failure_ns: int
 
     @property
     def total_ns(self) -> int:
         return sum(self.detail_ns.values())
+
+    @property
+    def ns(self) -> dict[Component, int]:
+        return {c: sum(n for name, n in self.detail_ns.items() if name.startswith(f"{c}.")) for c in COMPONENTS}
 
     @property
     def effective_ns(self) -> int:
@@ -58,12 +67,15 @@ def replay(job: RecordedJob, edits: Sequence[Edit]) -> Outcome:
 
 def outcome(lives: Sequence[Life]) -> Outcome:
     detail: Counter[str] = Counter()
+    rank_ns: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
     for life in lives:
         for item in life.items():
             detail[f"{item.component}.{item.reason}"] += item.ns
+            rank_ns[item.component] += item.ns * item.ranks
     stops = [life.stop for life in lives if life.stop is not None]
     return Outcome(
         detail_ns={name: ns for name, ns in sorted(detail.items()) if ns},
+        rank_ns=rank_ns,
         num_failures=sum(stop.is_failure for stop in stops),
         failure_ns=_failure_ns(lives),
     )

@@ -24,6 +24,7 @@ from ett.recipe_cli import site_file
 from ett.report import build_report, empty_report, report_json
 from ett.report_text import render
 from ett.roll_up import By, JobPart, RollUp, View, Weight, job_part, roll_up, roll_up_json
+from ett.scope import Scope
 from ett.shown_text import say, shown
 from ett.site import Site, load_site
 
@@ -44,41 +45,6 @@ class Ratio(click.FloatRange):
         if isnan(ratio):
             self.fail(f"{value!r} is not a number", param, ctx)
         return ratio
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scope:
-    """Which jobs are reported on, or summed."""
-
-    jobs: tuple[str, ...]
-    events: Path | None
-    team: str | None
-    model: str | None
-    owner: str | None
-    fleet: bool
-
-    def __post_init__(self) -> None:
-        if self.fleet and (self.jobs or self.events):
-            raise UsageError("--fleet means all jobs", expected="it, or some jobs by name")
-
-    @property
-    def is_fleet(self) -> bool:
-        """True where all jobs are looked at, and kept by team, model and owner."""
-        return not self.jobs and self.events is None and bool(self.team or self.model or self.owner or self.fleet)
-
-    @property
-    def is_one_job(self) -> bool:
-        return len(self.jobs) < 2 and not self.is_fleet
-
-    @property
-    def title(self) -> str:
-        named = [f"{name} {value}" for name in ("team", "model", "owner") if (value := getattr(self, name))]
-        return ", ".join([*named, *self.jobs]) or "fleet"
-
-    def has(self, account: JobAccount) -> bool:
-        submitted = account.window.submitted.data if account.window.submitted else {}
-        asked = {name: getattr(self, name) for name in ("team", "model", "owner")}
-        return all(value is None or str(submitted.get(name, "")) == value for name, value in asked.items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,8 +225,7 @@ def _accounts(scope: Scope, asked: Asked) -> Iterator[tuple[str, JobAccount | Et
 
 def _many_jobs(found: RollUp, parts: Sequence[JobPart], scope: Scope, asked: Asked, warnings: list[str]) -> None:
     if asked.output.as_json:
-        named: dict[str, Any] = {name: getattr(scope, name) for name in ("team", "model", "owner")}
-        envelope = roll_up_json(found, named | {"jobs": [part.job for part in parts]})
+        envelope = roll_up_json(found, {**scope.named(), "jobs": [part.job for part in parts]})
         say(json.dumps(envelope | {"warnings": warnings}))
         return
     from ett.report_document import Bar, roll_up_document

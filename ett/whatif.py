@@ -11,13 +11,14 @@ from typing import Any
 
 from ett.edits import Edit
 from ett.errors import UsageError
-from ett.event_schema import COMPONENTS, NS
+from ett.event_schema import NS
 from ett.interval_replay import SaveCost
 from ett.lives import RecordedJob
 from ett.replay import Outcome, replay
 
 MAX_EDITS = 6  # 2 ** 6 replays
 FEWEST_FAILURES = 3
+Subset = tuple[int, ...]  # of edits, by their places
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,22 +72,16 @@ def what_if(job: RecordedJob, edits: Sequence[Edit]) -> WhatIf:
 
     Raises: UsageError: more than 6 edits.
     """
-    if len(edits) > MAX_EDITS:
-        raise UsageError(f"{len(edits)} edits", expected=f"at most {MAX_EDITS}: every subset of them is replayed")
-    indices = range(len(edits))
-    outcomes = {
-        subset: replay(job, [edits[i] for i in subset])
-        for size in range(len(edits) + 1)
-        for subset in combinations(indices, size)
-    }
-    before, after = outcomes[()], outcomes[tuple(indices)]
+    every = subsets(len(edits))
+    outcomes = {subset: played(job, edits, subset) for subset in every}
+    before, after = outcomes[()], outcomes[every[-1]]
     saved = {subset: before.total_ns - found.total_ns for subset, found in outcomes.items()}
     gains = tuple(
         Gain(
             edit=edit.text,
             gain_ns=saved[i,],
             delta_ett=_difference(outcomes[i,].ett, before.ett),
-            shapley_ns=float(_shapley(saved, i, len(edits))),
+            shapley_ns=float(shapley_share(saved, i, len(edits))),
         )
         for i, edit in enumerate(edits)
     )
@@ -95,7 +90,7 @@ def what_if(job: RecordedJob, edits: Sequence[Edit]) -> WhatIf:
         before=before,
         after=after,
         gains=gains,
-        overlap_ns=sum(gain.gain_ns for gain in gains) - saved[tuple(indices)],
+        overlap_ns=sum(gain.gain_ns for gain in gains) - saved[every[-1]],
         bracket=_bracket(before, after),
         advice=advice(job, before),
         assumptions=_assumptions(job, edits),
@@ -133,7 +128,21 @@ def advice(job: RecordedJob, recorded: Outcome) -> Advice:
     return Advice(interval_s=interval_s, save_s=saves.blocking_ns / NS, mtbf_s=mtbf_s, refused=refused)
 
 
-def _shapley(saved: dict[tuple[int, ...], int], index: int, count: int) -> Fraction:
+def subsets(num_edits: int) -> list[Subset]:
+    """Return every subset of the edits, by their places: none first, all last.
+
+    Raises: UsageError: more than 6 edits.
+    """
+    if num_edits > MAX_EDITS:
+        raise UsageError(f"{num_edits} edits", expected=f"at most {MAX_EDITS}: every subset of them is replayed")
+    return [subset for size in range(num_edits + 1) for subset in combinations(range(num_edits), size)]
+
+
+def played(job: RecordedJob, edits: Sequence[Edit], subset: Subset) -> Outcome:
+    return replay(job, [edits[i] for i in subset])
+
+
+def shapley_share(saved: dict[Subset, int], index: int, count: int) -> Fraction:
     """The edit's gain on top of each subset of the others, weighted by how many orders of all edits begin so."""
     total = Fraction(0)
     for subset, gain in saved.items():
@@ -143,23 +152,34 @@ def _shapley(saved: dict[tuple[int, ...], int], index: int, count: int) -> Fract
     return total
 
 
-def _bracket(before: Outcome, after: Outcome) -> Bracket:
-    """Section 4.5: E / (W - G) - E / W, and the same with G over 1 - failures per second * their mean cost.
+def total_ns_at_best(before: Outcome, after: Outcome) -> float:
+    """Section 4.5: the edited total where the gain is G over 1 - failures per second * their mean cost.
 
     The failures are those that remain, at what they cost then: a fix of all of them leaves nothing to meet less often.
     """
+    if not after.total_ns:
+        return 0.0
+    exposure = after.failure_ns / after.total_ns
+    gain_ns = (before.total_ns - after.total_ns) / (1 - exposure) if exposure < 1 else 0.0
+    return max(before.total_ns - gain_ns, after.effective_ns)
+
+
+def _bracket(before: Outcome, after: Outcome) -> Bracket:
+    """Gained ETT, from E / (W - G) - E / W to the same with the total at best."""
     lower = _difference(after.ett, before.ett)
     if lower is None or before.ett is None or not after.total_ns:
         return Bracket(lower=None, upper=None)
-    exposure = after.failure_ns / after.total_ns
-    gain_ns = (before.total_ns - after.total_ns) / (1 - exposure) if exposure < 1 else 0.0
-    total_ns = max(before.total_ns - gain_ns, after.effective_ns)
+    total_ns = total_ns_at_best(before, after)
     upper = after.effective_ns / total_ns - before.ett if total_ns else lower
     return Bracket(lower=min(lower, upper), upper=max(lower, upper))
 
 
+def assumed() -> str:
+    return "failures keep their place in the work; the merged timeline of all ranks is what is played again"
+
+
 def _assumptions(job: RecordedJob, edits: Sequence[Edit]) -> tuple[str, ...]:
-    texts = ["failures keep their place in the work; the merged timeline of all ranks is what is played again"]
+    texts = [assumed()]
     if any(edit.text.startswith("checkpoint interval") for edit in edits):
         saves = SaveCost.of(job)
         if saves.num_recorded:
@@ -173,8 +193,7 @@ def _assumptions(job: RecordedJob, edits: Sequence[Edit]) -> tuple[str, ...]:
 
 
 def _outcome_json(found: Outcome) -> dict[str, Any]:
-    ns = {c: sum(n for name, n in found.detail_ns.items() if name.startswith(f"{c}.")) for c in COMPONENTS}
-    return {"total_ns": found.total_ns, "ns": ns, "detail_ns": found.detail_ns, "ett": found.ett}
+    return {"total_ns": found.total_ns, "ns": found.ns, "detail_ns": found.detail_ns, "ett": found.ett}
 
 
 def _difference(after: float | None, before: float | None) -> float | None:

@@ -1,30 +1,60 @@
-"""`ett whatif`: what a job would have been with a fix, from its own log."""
+"""`ett whatif`: what a job, or all of a team, a model, an owner or the fleet, would have been with a fix."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 import click
 
+from ett.accounting import JobAccount
 from ett.edits import Edit, parse_new_interval, parse_remove, parse_set
-from ett.errors import NotFound
-from ett.event_schema import COMPONENTS, NS
-from ett.job_source import store_option
+from ett.errors import EttError, NotFound, UsageError
+from ett.fleet_whatif import FleetJob, GroupBy, fleet_what_if, fleet_what_if_json
+from ett.job_source import accounts, store_option
 from ett.job_window import AccountingPolicy
-from ett.lives import recorded_job
+from ett.lives import RecordedJob, recorded_job
 from ett.log_source import UnixSeconds, load_account, log_path
-from ett.replay import Outcome, outcome
-from ett.report_text import duration, points, share
+from ett.replay import outcome
+from ett.roll_up import Weight
+from ett.scope import Scope
 from ett.shown_text import say
-from ett.stops import find_stops
-from ett.whatif import WhatIf, what_if, what_if_json
+from ett.stops import Stop, find_stops
+from ett.whatif import subsets, what_if, what_if_json
+from ett.whatif_text import render, render_fleet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fixes:
+    """The edits as they were typed."""
+
+    changes: tuple[str, ...]
+    removed: tuple[str, ...]
+    interval: str | None
+
+    def parsed(self, recorded: set[str] | None, stops: list[Stop] | None) -> list[Edit]:
+        """Raises: UsageError: no such form, or nothing of these was ever paid or met. None: not known yet."""
+        edits: list[Edit] = [parse_set(text, recorded) for text in self.changes]
+        edits += [parse_remove(text, stops) for text in self.removed]
+        if self.interval is not None:
+            edits.append(parse_new_interval(self.interval))
+        subsets(len(edits))
+        return edits
 
 
 @click.command()
 @click.argument("job", required=False)
 @click.option("--events", type=click.Path(path_type=Path), metavar="DIR", help="A folder with an event log, not a job.")
 @store_option
+@click.option("--team", metavar="NAME", help="All jobs of this team.")
+@click.option("--model", metavar="NAME", help="All jobs of this model.")
+@click.option("--owner", metavar="NAME", help="All jobs of this owner.")
+@click.option("--fleet", is_flag=True, help="All jobs.")
+@click.option("--by", type=click.Choice(get_args(GroupBy)), help="Of many jobs, a row for each; default: team.")
+@click.option("--weight", type=click.Choice(get_args(Weight)), help="Print rank-seconds (default) or seconds of jobs.")
 @click.option("--as-of", type=UnixSeconds(), metavar="UNIX_S", help="Take what was known at that time; default: now.")
 @click.option(
     "--set",
@@ -48,6 +78,12 @@ def command(
     job: str | None,
     events: Path | None,
     store: str | None,
+    team: str | None,
+    model: str | None,
+    owner: str | None,
+    fleet: bool,
+    by: GroupBy | None,
+    weight: Weight | None,
     as_of: int | None,
     changes: tuple[str, ...],
     removed: tuple[str, ...],
@@ -55,66 +91,72 @@ def command(
     infer_compile: bool,
     as_json: bool,
 ) -> None:
-    """Say what JOB would have been with some fixes, by playing its recorded time again with them."""
+    """Say what JOB, or the fleet, would have been with some fixes, by playing recorded time again with them."""
+    scope = Scope(jobs=(job,) if job else (), events=events, team=team, model=model, owner=owner, fleet=fleet)
+    fixes = Fixes(changes=changes, removed=removed, interval=checkpoint_interval)
+    policy = AccountingPolicy(infer_compile=infer_compile)
+    if scope.is_fleet:
+        _many_jobs(_FleetJobs(scope=scope, store=store, policy=policy, as_of_ns=as_of), fixes, by, weight, as_json)
+        return
+    if by or weight:
+        raise UsageError("--by and --weight are for many jobs", expected="--fleet, --team, --model or --owner")
+    if team or model or owner:
+        raise UsageError("a job's name and --team, --model or --owner", expected="one of them")
     path = log_path(job, events, store)
-    account = load_account(path, as_of, AccountingPolicy(infer_compile=infer_compile))
+    account = load_account(path, as_of, policy)
     if account is None:
         raise NotFound(f"{path} has no records yet", expected="a job that began", do="ask again when it has")
     recorded = recorded_job(account)
-    edits: list[Edit] = [parse_set(text, outcome(recorded.lives).detail_ns) for text in changes]
-    edits += [parse_remove(text, find_stops(account)) for text in removed]
-    if checkpoint_interval is not None:
-        edits.append(parse_new_interval(checkpoint_interval))
-    found = what_if(recorded, edits)
+    found = what_if(recorded, fixes.parsed(_paid(recorded), find_stops(account)))
     say(json.dumps(what_if_json(found)) if as_json else render(found))
 
 
-def render(found: WhatIf) -> str:
-    """Return before and after by component, each edit's gain, what they share, and what was assumed."""
-    lines = [f"{found.job or '(no job)'}   played again with {len(found.gains)} edit(s)"]
-    lines.append(f"{'':<16}{'before':>10}{'':>9}  {'after':>10}{'':>9}  {'gain':>10}")
-    for component in COMPONENTS:
-        lines.append(_row(component, found.before, found.after, component))
-    lines.append(_row("total", found.before, found.after, None))
-    lines.append(f"{'ETT':<16}{share(found.before.ett):>10}{'':>9}  {share(found.after.ett):>10}")
-    lines += [f"{gain.edit}: {_gain(gain.gain_ns, gain.delta_ett)}" for gain in found.gains]
-    if len(found.gains) > 1:
-        lines.append(f"together: {_gain(found.gain_ns, found.bracket.lower)}; overlap {signed(found.overlap_ns)}")
-        fair = ", ".join(f"{gain.edit} {signed(gain.shapley_ns)}" for gain in found.gains)
-        lines.append(f"shares of the whole (Shapley): {fair}")
-    if found.gains and found.bracket.lower is not None and found.bracket.upper is not None:
-        lines.append(f"in all {points(found.bracket.lower)} to {points(found.bracket.upper)} of ETT")
-    lines.append(advice_line(found))
-    return "\n".join([*lines, *(f"taken: {text}" for text in found.assumptions)])
+@dataclass(kw_only=True, slots=True)
+class _FleetJobs:
+    """Reads the scope's jobs once, one at a time, and keeps what was paid and what stopped any of them."""
+
+    scope: Scope
+    store: str | None
+    policy: AccountingPolicy
+    as_of_ns: int | None
+    warnings: list[str] = field(default_factory=list)
+    paid: set[str] = field(default_factory=set)
+    stops: dict[tuple[str, str, str], Stop] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[FleetJob]:
+        for name, account in accounts(self.store, self.policy, self.as_of_ns):
+            if isinstance(account, EttError):
+                self.warnings.append(f"{name}: {account}")
+            elif account is not None and self.scope.has(account) and account.pieces:
+                yield self._job(name, account)
+
+    def _job(self, name: str, account: JobAccount) -> FleetJob:
+        recorded = recorded_job(account)
+        self.paid |= _paid(recorded)
+        for stop in find_stops(account):
+            self.stops.setdefault((stop.kind, stop.cause_class, stop.reason), stop)
+        said = account.window.submitted.data if account.window.submitted else {}
+        return FleetJob(
+            name=name,
+            recorded=recorded,
+            team=str(said.get("team", "")),
+            model=str(said.get("model", "")),
+            owner=str(said.get("owner", "")),
+        )
 
 
-def advice_line(found: WhatIf) -> str:
-    told = found.advice
-    if told.interval_s is None or told.mtbf_s is None:
-        return f"checkpoint interval: no advice, {told.refused}"
-    every, save, mtbf = (duration(s * NS) for s in (told.interval_s, told.save_s, told.mtbf_s))
-    return f"checkpoint interval by Young's rule: {every} (a save blocks {save}, a failure every {mtbf})"
+def _many_jobs(jobs: _FleetJobs, fixes: Fixes, by: GroupBy | None, weight: Weight | None, as_json: bool) -> None:
+    found = fleet_what_if(jobs, fixes.parsed(None, None), by or "team")
+    if not found.jobs:
+        raise NotFound(f"no job of {jobs.scope.title} has any time to play again", do="`ett ls` lists the jobs")
+    fixes.parsed(jobs.paid, list(jobs.stops.values()))  # only now it is known what was met
+    if as_json:
+        say(json.dumps(fleet_what_if_json(found, jobs.scope.named(), jobs.warnings)))
+        return
+    say(render_fleet(found, jobs.scope.title, weight or "rank"))
+    for warning in jobs.warnings:
+        say(f"warning: {warning}", err=True)
 
 
-def signed(ns: float) -> str:
-    return f"-{duration(-ns)}" if ns < 0 else f"+{duration(ns)}"
-
-
-def _gain(ns: int, delta: float | None) -> str:
-    return signed(ns) + ("" if delta is None else f", {points(delta)}")
-
-
-def _row(name: str, before: Outcome, after: Outcome, component: str | None) -> str:
-    cells = []
-    for found in (before, after):
-        ns = found.total_ns if component is None else _of(found, component)
-        cells += [ns, ns / found.total_ns if found.total_ns else None]
-    gain = (cells[0] or 0) - (cells[2] or 0)
-    return (
-        f"{name:<16}{duration(cells[0] or 0):>10}{share(cells[1]):>9}  {duration(cells[2] or 0):>10}"
-        f"{share(cells[3]):>9}  {signed(gain) if gain else '-':>10}"
-    )
-
-
-def _of(found: Outcome, component: str) -> int:
-    return sum(ns for name, ns in found.detail_ns.items() if name.startswith(f"{component}."))
+def _paid(job: RecordedJob) -> set[str]:
+    return set(outcome(job.lives).detail_ns)

@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 from simulated_job import Failure, Plan, simulated
 from test_accounting_properties import account_of, jobs
 
+from ett.attribution import attribute
 from ett.cli import run
 from ett.edits import Edit, parse_new_interval, parse_remove, parse_set
 from ett.errors import UsageError
+from ett.event_schema import COMPONENTS
 from ett.lives import recorded_job
 from ett.replay import outcome, replay
 from ett.report import build_report
+from ett.site import Site
 from ett.stops import find_stops
 from ett.whatif import what_if
 
@@ -93,6 +96,15 @@ def plans(draw: st.DrawFn, hows: Sequence[str] = ("failed", "failed", "preempted
 def test_without_edits_it_is_the_jobs_own_account(case: Case, case_log: CaseLog) -> None:
     found = account_of(case, case_log(case).files())
     assert replay(recorded_job(found), []).detail_ns == build_report(found).detail_ns
+
+
+@quick
+@given(case=jobs())
+def test_without_edits_each_second_holds_the_ranks_that_the_report_says(case: Case, case_log: CaseLog) -> None:
+    found = account_of(case, case_log(case).files())
+    spent = attribute(found, Site()).as_spent
+    held = replay(recorded_job(found), []).rank_ns
+    assert held == {c: sum(row.rank_ns for row in spent if row.component == c) for c in COMPONENTS}
 
 
 @quick
@@ -246,7 +258,9 @@ def test_young_s_rule_wants_three_failures(num_failures: int, case_log: CaseLog)
 @pytest.mark.parametrize(
     "text",
     ["set compilation", "set compiling=-5%", "set compilation=-101%", "set compilation=5", "set effective=-5%",
-     "set wasted.replay=-5%", "remove cosmic_rays", "every auto", "every 0 steps", "every soon"],
+     "set wasted.replay=-5%", "remove cosmic_rays", "every auto", "every 0 steps", "every soon",
+     "set compilation=+99999999999%", "set compilation=99999999h", "set compilation=nan%", "set compilation=1e9x",
+     f"set compilation={'9' * 400}%", f"every {'9' * 400}h", "set compilation=٣%"],
 )  # fmt: skip
 def test_an_edit_without_a_meaning_is_refused(text: str, case_log: CaseLog) -> None:
     job = Simulated(Plan(failures=(Failure(after_step=9, into_s=1, cause="cause0"),)), case_log)
