@@ -29,19 +29,20 @@ def pool_rows(table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tenso
 
 
 def sum_segments(gradients: RowGradients) -> Tensor:
-    """Return float32 [U, D]: chunks of 32 positions in order, then a segment's chunks in order."""
+    """Return float32 [U, D]: chunks of 32 positions in order, blocks of 32 chunks, then a segment's blocks in order."""
     order, segments = gradients.segments.order_L, gradients.segments
-    values_LD = gradients.grads_BD.index_select(0, gradients.bag_of_L[order])
+    sums = gradients.grads_BD.index_select(0, gradients.bag_of_L[order])
     if gradients.scale_L is not None:
-        values_LD = values_LD * gradients.scale_L[order][:, None]
+        sums = sums * gradients.scale_L[order][:, None]
     starts = segments.starts[: int(segments.count) + 1]
-    lengths = starts.diff()
-    chunks_of = (lengths + CHUNK - 1) // CHUNK
-    first_chunk = torch.cat([chunks_of.new_zeros(1), chunks_of.cumsum(0)])
-    segment_of_chunk = torch.repeat_interleave(torch.arange(len(chunks_of), device=starts.device), chunks_of)
-    within = torch.arange(len(segment_of_chunk), device=starts.device) - first_chunk[segment_of_chunk]
-    chunk_starts = torch.cat([starts[segment_of_chunk] + within * CHUNK, starts[-1:]])
-    return _added_in_order(_added_in_order(values_LD, chunk_starts), first_chunk)
+    for _ in range(2):
+        pieces = (starts.diff() + CHUNK - 1) // CHUNK
+        first = torch.nn.functional.pad(pieces.cumsum(0), (1, 0))
+        of_piece = torch.repeat_interleave(pieces)
+        within = torch.arange(len(of_piece), device=starts.device) - first[of_piece]
+        sums = _added_in_order(sums, torch.cat([starts[of_piece] + within * CHUNK, starts[-1:]]))
+        starts = first
+    return _added_in_order(sums, starts)
 
 
 def _added_in_order(values_LD: Tensor, starts: Tensor) -> Tensor:

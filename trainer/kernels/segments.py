@@ -11,8 +11,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Positions that one program adds up. A hot row is in half the bags of a batch; its chunks are added up side by side.
+# What one program adds up. A hot row is in half the bags of a batch; its chunks are added up side by side, and so are
+# chunks of chunks, which leaves L / 1024 additions in a row at most.
 CHUNK = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Lists cut into pieces of at most `CHUNK`; a list that is no longer than that has no pieces."""
+
+    first: Tensor  # int64 [L + 1]: the chunks of list u are first[u] to first[u + 1]
+    starts: Tensor  # int64 [bound]: where a chunk begins
+    ends: Tensor  # int64 [bound]: where it ends; as its start beyond the last chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +33,8 @@ class Segments:
     starts: Tensor  # int64 [L + 1]: segment u is order_L[starts[u] : starts[u + 1]]; L beyond `count`
     order_L: Tensor  # int64 [L]
     count: Tensor  # int64 []: U, the number of segments
-    first_chunk: Tensor  # int64 [L + 1]: the chunks of segment u, of those with more than one; the rest have none
-    chunk_starts: Tensor  # int64 [num_chunks_bound]: where a chunk begins in order_L
-    chunk_ends: Tensor  # int64 [num_chunks_bound]: where it ends; 0 beyond the last chunk
+    chunks: Chunks  # of the positions of each segment
+    blocks: Chunks  # of the chunks of each segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,36 +54,24 @@ def segments_of(slots_L: Tensor) -> Segments:
     is_first = torch.ones(length, dtype=torch.bool, device=slots_L.device)
     if length:
         torch.ne(sorted_slots[1:], sorted_slots[:-1], out=is_first[1:])
-    segment_of = is_first.cumsum(0) - 1
-    positions = torch.arange(length, device=slots_L.device)
-    starts = torch.full((length + 1,), length, dtype=torch.int64, device=slots_L.device)
-    _write(starts, segment_of, positions, is_first)
-    slots = torch.empty_like(sorted_slots)
-    _write(slots, segment_of, sorted_slots, is_first)
-    count = is_first.sum()
-    return Segments(slots, starts, order, count, *_chunks(starts, segment_of, positions))
+    number_of = is_first.cumsum(0)  # of a position's segment, from 1
+    starts = torch.searchsorted(number_of, torch.arange(1, length + 2, device=slots_L.device))
+    slots = sorted_slots[starts[:-1].clamp(max=length - 1)]
+    count = number_of[-1] if length else torch.zeros((), dtype=torch.int64, device=slots_L.device)
+    # More than CHUNK of a list make at least two chunks, so there are at most 2 / CHUNK as many.
+    chunks = _chunks_of(starts, 2 * length // CHUNK + 1)
+    return Segments(slots, starts, order, count, chunks, _chunks_of(chunks.first, 2 * len(chunks.starts) // CHUNK + 1))
 
 
-def _chunks(starts: Tensor, segment_of: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    length = len(positions)
+def _chunks_of(starts: Tensor, bound: int) -> Chunks:
+    """Cut the lists starts[u] to starts[u + 1]; `bound` is enough for all chunks."""
     lengths = starts.diff()
-    chunks_of = torch.where(lengths > CHUNK, (lengths + CHUNK - 1) // CHUNK, torch.zeros_like(lengths))
-    first_chunk = torch.cat([chunks_of.new_zeros(1), chunks_of.cumsum(0)])
-    within = positions - starts[segment_of]
-    is_head = (within % CHUNK == 0) & (chunks_of[segment_of] > 0)
-    chunk = first_chunk[segment_of] + within // CHUNK
-    # More than CHUNK positions make at least two chunks, so there are at most 2 / CHUNK of the positions.
-    bound = 2 * length // CHUNK + 1
-    chunk_starts = torch.zeros(bound, dtype=torch.int64, device=positions.device)
-    chunk_ends = torch.zeros_like(chunk_starts)
-    _write(chunk_starts, chunk, positions, is_head)
-    ends = torch.minimum(positions + CHUNK, starts[segment_of + 1])
-    _write(chunk_ends, chunk, ends, is_head)
-    return first_chunk, chunk_starts, chunk_ends
-
-
-def _write(target: Tensor, at: Tensor, values: Tensor, where: Tensor) -> None:
-    """target[at] = values where `where`, of which the host does not know how many; the others go to a spare place."""
-    spare = torch.cat([target, target.new_zeros(1)])
-    spare.scatter_(0, torch.where(where, at, len(target)), values)
-    target.copy_(spare[:-1])
+    num_chunks = torch.where(lengths > CHUNK, (lengths + CHUNK - 1) // CHUNK, 0)
+    first = torch.nn.functional.pad(num_chunks.cumsum(0), (1, 0))
+    chunk = torch.arange(bound, device=starts.device)
+    of = (torch.searchsorted(first, chunk, right=True) - 1).clamp(max=max(len(lengths) - 1, 0))
+    if not len(lengths):
+        return Chunks(first, chunk, chunk)
+    begin = starts[of] + (chunk - first[of]) * CHUNK
+    end = torch.where(chunk < first[-1], torch.minimum(begin + CHUNK, starts[of + 1]), begin)
+    return Chunks(first, begin, end)

@@ -32,12 +32,15 @@ def added_in_order(
     step = tl.zeros_like(longest)
     while step < longest:
         here = start + step < end
-        row = tl.load(rows + start + step, mask=here, other=0)
+        # Not masked by `here`: Triton 3.6 fails to compile a condition that is used in one dimension and in two.
+        position = tl.maximum(tl.minimum(start + step, end - 1), 0)
+        row = tl.load(rows + position)
         mask = here[:, None] & (columns < num_columns)[None, :]
-        found = tl.load(values + row[:, None] * num_columns + columns[None, :], mask=mask, other=0.0)
+        # x + -0.0 is x for every x, so a bag that has ended stays as it is.
+        found = tl.load(values + row[:, None] * num_columns + columns[None, :], mask=mask, other=-0.0)
         if SCALED:
-            found = found * tl.load(scale + start + step, mask=here, other=0.0)[:, None]
-        total = tl.where(here[:, None], total + found, total)
+            found = found * tl.load(scale + position)[:, None]
+        total += found
         step += 1
     return total
 

@@ -1,9 +1,8 @@
 """The update of the touched rows in one kernel: sum the gradients of each row, step its optimizer, write it back.
 
-A row that more than `CHUNK` positions look up is summed by several programs first (`_chunk_kernel`). Formulas and their
-order of operations are those of `ett.trainer.sparse.row_optimizer`; divisions and roots are rounded correctly, and
-nothing is fused, so SGD, Adagrad and Adam give the bits of the CPU. Row-wise Adagrad's mean over a row is added up in
-the order of `tl.sum`, the same for every row of a table.
+A row that many positions look up is summed by several programs first, in chunks and blocks of chunks. Formulas and
+their order are those of `ett.trainer.sparse.row_optimizer`, divisions and roots are rounded correctly and nothing is
+fused. Row-wise Adagrad's mean over a row is added up in the order of `tl.sum`, the same for every row of a table.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ett.trainer.kernels.segments import RowGradients
+from ett.trainer.kernels.segments import Chunks, RowGradients
 from ett.trainer.kernels.triton_rows import added_in_order, tile_of
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowOptimizer, RowWiseAdagrad, Sgd, States
 
@@ -37,7 +36,7 @@ def _chunk_kernel(
 
 @triton.jit
 def _update_kernel(
-    grads, rows, scale, starts, count, first_chunk, chunk_rows, chunk_sums, slots,
+    grads, rows, scale, starts, count, first_chunk, first_block, numbers, chunk_sums, block_sums, slots,
     weights, state, state2, step_size, root, learning_rate, eps, keep1, keep2, take2, num_columns,
     KIND: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -48,12 +47,14 @@ def _update_kernel(
     end = tl.load(starts + segments + 1, mask=live, other=0)
     chunk = tl.load(first_chunk + segments, mask=live, other=0)
     chunk_end = tl.load(first_chunk + segments + 1, mask=live, other=0)
-    is_hot = chunk < chunk_end
-    total = added_in_order(
-        grads, rows, scale, start, tl.where(is_hot, start, end), columns, num_columns, SCALED, ROWS, COLUMNS
-    )
-    hot = added_in_order(chunk_sums, chunk_rows, scale, chunk, chunk_end, columns, num_columns, False, ROWS, COLUMNS)
-    gradient = tl.where(is_hot[:, None], hot, total)
+    block = tl.load(first_block + segments, mask=live, other=0)
+    block_end = tl.load(first_block + segments + 1, mask=live, other=0)
+    # One of the three lists is added up; the others are empty, and x + 0.0 is x for every sum that began at 0.0.
+    end = tl.where(chunk < chunk_end, start, end)
+    chunk_end = tl.where(block < block_end, chunk, chunk_end)
+    gradient = added_in_order(grads, rows, scale, start, end, columns, num_columns, SCALED, ROWS, COLUMNS)
+    gradient += added_in_order(chunk_sums, numbers, scale, chunk, chunk_end, columns, num_columns, False, ROWS, COLUMNS)
+    gradient += added_in_order(block_sums, numbers, scale, block, block_end, columns, num_columns, False, ROWS, COLUMNS)
     mask = live[:, None] & (columns < num_columns)[None, :]
     slot = tl.load(slots + segments, mask=live, other=0)
     at = slot[:, None] * num_columns + columns[None, :]
@@ -143,19 +144,26 @@ def _launch(
     tile = {"SCALED": gradients.scale_L is not None, "ROWS": rows, "COLUMNS": columns, "enable_fp_fusion": False}
     bags = gradients.bag_of_L[segments.order_L]
     scale = bags if gradients.scale_L is None else gradients.scale_L[segments.order_L]
-    num_chunks = len(segments.chunk_starts)
-    sums = grads.new_empty((num_chunks, dim))
-    _chunk_kernel[(triton.cdiv(num_chunks, rows),)](
-        grads, bags, scale, segments.chunk_starts, segments.chunk_ends, sums, num_chunks, dim, **tile
-    )
-    chunk_rows = torch.arange(num_chunks, device=grads.device)
+    numbers = torch.arange(len(segments.chunks.starts), device=grads.device)
+    chunk_sums = _sum_chunks(grads, bags, scale, segments.chunks, tile)
+    block_sums = _sum_chunks(chunk_sums, numbers, numbers, segments.blocks, tile | {"SCALED": False})
     # A pointer that a kind of optimizer does not follow must be one all the same.
     state, state2 = (*states, weights, weights)[:2]
     keep1, keep2, take2 = 1.0 - betas[0], betas[1], 1.0 - betas[1]
     _update_kernel[(triton.cdiv(length, rows),)](
-        *(grads, bags, scale, segments.starts, segments.count, segments.first_chunk, chunk_rows, sums, segments.slots),
+        *(grads, bags, scale, segments.starts, segments.count, segments.chunks.first, segments.blocks.first),
+        *(numbers, chunk_sums, block_sums, segments.slots),
         *(weights, state, state2, weights if step_size is None else step_size, weights if root is None else root),
         *(learning_rate, eps, keep1, keep2, take2, dim),
         KIND=kind,
         **tile,
     )
+
+
+def _sum_chunks(values: Tensor, rows: Tensor, scale: Tensor, chunks: Chunks, tile: dict[str, int]) -> Tensor:
+    """Return float32 [bound, D]; undefined beyond the last chunk."""
+    num_chunks, dim = len(chunks.starts), values.shape[1]
+    sums = values.new_empty((num_chunks, dim))
+    grid = (triton.cdiv(num_chunks, tile["ROWS"]),)
+    _chunk_kernel[grid](values, rows, scale, chunks.starts, chunks.ends, sums, num_chunks, dim, **tile)
+    return sums

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ett.trainer.kernels import reference
-from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of
+from ett.trainer.kernels.segments import CHUNK, Chunks, RowGradients, segments_of
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowOptimizer, RowWiseAdagrad, Sgd
 
 NUM_ROWS = 40
@@ -73,13 +73,14 @@ def test_pooling_adds_in_the_order_of_positions_to_the_bit(
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize(("lengths", "dim"), BATCHES)
+@pytest.mark.parametrize(("lengths", "dim"), [*BATCHES, ([3, CHUNK**2 + 2 * CHUNK, 5], 4)])
 def test_gradients_of_a_row_are_summed_in_chunks_to_the_bit(
     lengths: list[int], dim: int, scaled: bool, device: torch.device
 ) -> None:
     from ett.trainer.kernels import triton_update
 
-    batch = make_batch(lengths, dim, scaled=scaled, hot=2 * CHUNK + 3, device=device)
+    hot = 2 * CHUNK + 3 if sum(lengths) < CHUNK**2 else sum(lengths) - 9
+    batch = make_batch(lengths, dim, scaled=scaled, hot=hot, device=device)
     expected = reference.sum_segments(batch.gradients)
     assert torch.equal(triton_update.sum_segments(batch.gradients)[: len(expected)], expected)
 
@@ -123,17 +124,31 @@ def test_gather_then_scatter_moves_rows_and_nothing_else(dim: int, device: torch
     assert int(target.isnan().all(1).sum()) == NUM_ROWS - 4
 
 
-@given(slots=st.lists(st.integers(0, 6), max_size=3 * CHUNK))
+@given(slots=st.lists(st.integers(0, 6), max_size=3 * CHUNK), hot=st.sampled_from([0, 0, 1, CHUNK**2, CHUNK**2 + 40]))
 @settings(max_examples=60)
-def test_segments_are_the_positions_of_each_row_in_order(slots: list[int]) -> None:
+def test_segments_are_the_positions_of_each_row_in_order(slots: list[int], hot: int) -> None:
+    slots = slots + [3] * hot
     found = segments_of(torch.tensor(slots, dtype=torch.int64))
     count, starts = int(found.count), found.starts.tolist()
     assert found.slots[:count].tolist() == sorted(set(slots))
     for i, slot in enumerate(sorted(set(slots))):
         positions = found.order_L[starts[i] : starts[i + 1]].tolist()
         assert positions == [p for p, other in enumerate(slots) if other == slot]
-        chunks = range(int(found.first_chunk[i]), int(found.first_chunk[i + 1]))
-        bounds = [(int(found.chunk_starts[c]), int(found.chunk_ends[c])) for c in chunks]
-        parts = [order for start, end in bounds for order in found.order_L[start:end].tolist()]
+        pieces = pieces_of(found.chunks, i)
+        parts = [order for start, end in pieces for order in found.order_L[start:end].tolist()]
         assert parts == (positions if len(positions) > CHUNK else [])
-        assert all(0 < end - start <= CHUNK for start, end in bounds)
+        blocks = pieces_of(found.blocks, i)
+        of_blocks = [chunk for start, end in blocks for chunk in range(start, end)]
+        first = int(found.chunks.first[i])
+        assert of_blocks == (list(range(first, first + len(pieces))) if len(pieces) > CHUNK else [])
+    for pieces_of_all in (found.chunks, found.blocks):
+        beyond = int(pieces_of_all.first[-1])
+        assert torch.equal(pieces_of_all.starts[beyond:], pieces_of_all.ends[beyond:])
+
+
+def pieces_of(chunks: Chunks, number: int) -> list[tuple[int, int]]:
+    """Return where the chunks of a list start and end; each holds something, and at most CHUNK."""
+    these = range(int(chunks.first[number]), int(chunks.first[number + 1]))
+    pieces = [(int(chunks.starts[c]), int(chunks.ends[c])) for c in these]
+    assert all(0 < end - start <= CHUNK for start, end in pieces)
+    return pieces
