@@ -11,6 +11,7 @@ EXTENSIONS = {
     "ett.hooks._around": "ett/hooks/_around.cpp",
     "ett.trainer.data._criteo": "trainer/data/_criteo.cpp",
     "ett.trainer.sparse._index": "trainer/sparse/_index.cpp",
+    "ett.trainer.sparse._rows": "trainer/sparse/_rows.cpp",
 }
 
 setup(
@@ -19,7 +20,8 @@ setup(
             name,
             [source],
             cxx_std=17,
-            extra_compile_args=["-O3"],
+            # The bits of a sum do not depend on the processor; a square root sets no errno, so that it can be a vector's.
+            extra_compile_args=["-O3", "-ffp-contract=off", "-fno-math-errno"],
             depends=[str(header) for header in Path(source).parent.glob("_*.hpp")],
         )
         for name, source in EXTENSIONS.items()
