@@ -20,7 +20,7 @@ setup(
             name,
             [source],
             cxx_std=17,
-            # The bits of a sum do not depend on the processor; a square root sets no errno, so that it can be a vector's.
+            # Bits of a sum are those of any processor; a square root sets no errno, so that vectors can have one.
             extra_compile_args=["-O3", "-ffp-contract=off", "-fno-math-errno"],
             depends=[str(header) for header in Path(source).parent.glob("_*.hpp")],
         )

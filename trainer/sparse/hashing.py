@@ -4,7 +4,7 @@ With mix = the finaliser of splitmix64 (`ett.checkpoint.digest.mix`) and salt(ta
 
     owner(table, id)       = mix(id ^ mix(salt)) mod world_size
     word(table, id, c)     = mix(mix(id ^ mix(salt ^ mix(seed))) + (c + 1) * 0x9E3779B97F4A7C15)
-    weight(table, id, c)   = ((word >> 40) * 2^-23 - 1) * scale        float32, one rounding
+    weight(table, id, c)   = ((word >> 40) * 2^-23 - 1) * scale + middle     float32, a rounding each
 
 so a row starts with the same bits whatever the order in which ids come, the tier that holds it or the world size.
 """
@@ -44,17 +44,19 @@ def row_owner(ids: Ids, keys: NDArray[np.uint64] | np.uint64, world_size: int) -
 class RowInit:
     """Initial rows of one table."""
 
-    def __init__(self, table: str, *, seed: int, dim: int, scale: float) -> None:
+    def __init__(self, table: str, *, seed: int, dim: int, scale: float, middle: float = 0.0) -> None:
         seed_key = mix(np.array([seed], U64))
         self._key = mix(table_salt(table) ^ seed_key)
         self._columns = np.arange(1, dim + 1, dtype=U64) * _GOLDEN
-        self._scale = np.float32(scale)
+        self._scale, self._middle = np.float32(scale), np.float32(middle)
 
     def rows(self, ids: Ids) -> NDArray[np.float32]:
-        """Return the initial weights of ids (int64 [N]): float32 [N, dim], uniform in [-scale, scale)."""
+        """Return the initial weights of ids (int64 [N]): float32 [N, dim], uniform in middle ± scale."""
         words = mix(mix(ids.view(U64) ^ self._key)[:, None] + self._columns)
         unit = (words >> U64(40)).astype(np.float32)  # 24 bits: exact in float32, and so are the next two operations
         unit *= np.float32(2.0**-23)
         unit -= np.float32(1.0)
         unit *= self._scale
+        if self._middle:
+            unit += self._middle
         return unit

@@ -50,7 +50,8 @@ def add_rows(out: Tensor, rows: Ids, parts: Tensor, *, threads: int = 1) -> None
 def copy_rows(source: Tensor, rows: Ids | None, out: Tensor, to: Ids | None, *, threads: int = 1) -> None:
     """Copy rows of source (all where None) to the distinct rows `to` of out (all where None)."""
     counts = {len(source) if rows is None else len(rows), len(out) if to is None else len(to)}
-    assert len(counts) == 1 and source.shape[1] == out.shape[1] and source.stride(1) == out.stride(1) == 1
+    assert len(counts) == 1 and source.shape[1] == out.shape[1]
+    assert all(not rows.numel() or rows.shape[1] == 1 or rows.stride(1) == 1 for rows in (source, out))
     if NATIVE is None:
         return reference.copy_rows(source, rows, out, to)
     read, write = (0 if numbers is None else _pointer(numbers) for numbers in (rows, to))

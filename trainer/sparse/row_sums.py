@@ -27,7 +27,8 @@ class RowSums:
     weights_L: Tensor | None = None  # float32 [L], contiguous: factors of the rows
 
     def __post_init__(self) -> None:
-        assert self.source.dtype == torch.float32 and (self.source.dim() == 0 or self.source.stride(-1) == 1)
+        assert self.source.dtype == torch.float32
+        assert self.source.shape[-1] <= 1 or not self.source.numel() or self.source.stride(-1) == 1
         assert self.rows_L.dtype == self.starts_S.dtype == np.int64
         assert self.rows_L.flags.c_contiguous and self.starts_S.flags.c_contiguous
         assert self.weights_L is None or (

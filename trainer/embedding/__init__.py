@@ -1,0 +1,1 @@
+"""Embedding tables behind TorchRec's modules."""
