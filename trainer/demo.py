@@ -16,7 +16,8 @@ import click
 
 from ett.errors import EttError
 from ett.recipe import resolve
-from ett.trainer.data.text_source import TextSource
+from ett.trainer.data.criteo import criteo_rows
+from ett.trainer.data.position import BEGINNING
 from ett.trainer.progress import described
 
 KILLED_RANK = 1
@@ -107,11 +108,11 @@ def _check_failed_once(job: str, fault: str) -> int:
 
 
 def count_rows(data: str, limit: int = MOST_ROWS) -> int:
-    """Return the number of lines of a file, a folder or an fsspec URL, plain or gzip, at most `limit`."""
+    """Return the number of rows of a file, a folder or an fsspec URL, text, gzip or Parquet, at most `limit`."""
     num_rows = 0
-    with closing(TextSource(data).windows(_COUNTED_AT_ONCE)) as windows:
+    with closing(criteo_rows(data).windows(_COUNTED_AT_ONCE, BEGINNING)) as windows:
         for window in windows:
-            num_rows += window.num_lines
+            num_rows += window.num_rows
             if num_rows >= limit:
                 return limit
     return num_rows

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -122,35 +123,93 @@ int64_t parse_line(const char* text, const char* end, float* label, int64_t* cou
   return kNone;
 }
 
-py::tuple parse(const py::bytes& block, int64_t num_lines) {
-  char* data = nullptr;
-  Py_ssize_t length = 0;
-  if (PyBytes_AsStringAndSize(block.ptr(), &data, &length) != 0) throw py::error_already_set();
-  py::array_t<float> labels(num_lines);
-  py::array_t<int64_t> counts({num_lines, int64_t{kInts}}), ids({num_lines, int64_t{kCategories}}), states(num_lines);
-  float* label = labels.mutable_data();
-  int64_t *count = counts.mutable_data(), *id = ids.mutable_data(), *state = states.mutable_data();
-  int64_t line = 0;
-  {
-    py::gil_scoped_release release;
-    const char *text = data, *stop = data + length;
-    for (; line < num_lines && text <= stop; ++line) {
-      int64_t *counts_of = count + line * kInts, *ids_of = id + line * kCategories;
-      const char* end = parse_well_formed(text, stop, label + line, counts_of, ids_of);
-      state[line] = kNone;
+// Views of numpy arrays, taken while the GIL is held, for rows that are parsed without it.
+struct Rows {
+  explicit Rows(int64_t num_rows)
+      : labels(num_rows), counts({num_rows, int64_t{kInts}}), ids({num_rows, int64_t{kCategories}}), states(num_rows) {}
+
+  // Parses the line at `text` into a row and returns the line's end.
+  struct Writer {
+    float* label;
+    int64_t *counts, *ids, *states;
+    const char* write(int64_t row, const char* text, const char* stop) const {
+      int64_t *counts_of = counts + row * kInts, *ids_of = ids + row * kCategories;
+      const char* end = parse_well_formed(text, stop, label + row, counts_of, ids_of);
+      states[row] = kNone;
       if (end == nullptr) {
         end = static_cast<const char*>(std::memchr(text, '\n', stop - text));
         if (end == nullptr) end = stop;
-        label[line] = 0;
+        label[row] = 0;
         std::memset(counts_of, 0, kInts * sizeof(int64_t));
         std::memset(ids_of, 0, kCategories * sizeof(int64_t));
-        state[line] = parse_line(text, end, label + line, counts_of, ids_of);
+        states[row] = parse_line(text, end, label + row, counts_of, ids_of);
       }
-      text = end + 1;
+      return end;
     }
+  };
+  Writer writer() { return {labels.mutable_data(), counts.mutable_data(), ids.mutable_data(), states.mutable_data()}; }
+  py::tuple tuple() const { return py::make_tuple(labels, counts, ids, states); }
+
+  py::array_t<float> labels;
+  py::array_t<int64_t> counts, ids, states;
+};
+
+struct Text {
+  explicit Text(const py::bytes& block) {
+    if (PyBytes_AsStringAndSize(block.ptr(), &data, &length) != 0) throw py::error_already_set();
+  }
+  char* data = nullptr;
+  Py_ssize_t length = 0;
+};
+
+py::tuple parse(const py::bytes& block, int64_t num_lines) {
+  const Text whole(block);
+  Rows rows(num_lines);
+  const Rows::Writer writer = rows.writer();
+  int64_t line = 0;
+  {
+    py::gil_scoped_release release;
+    const char *text = whole.data, *stop = whole.data + whole.length;
+    for (; line < num_lines && text <= stop; ++line) text = writer.write(line, text, stop) + 1;
   }
   if (line != num_lines) throw py::value_error("the block holds fewer lines than num_lines");
-  return py::make_tuple(labels, counts, ids, states);
+  return rows.tuple();
+}
+
+using Integers = py::array_t<int64_t, py::array::c_style>;
+
+py::tuple parse_rows(const py::bytes& block, const Integers& starts, const Integers& wanted) {
+  const Text whole(block);
+  const int64_t num_rows = wanted.size(), num_lines = starts.size();
+  Rows rows(num_rows);
+  const Rows::Writer writer = rows.writer();
+  const int64_t *start_of = starts.data(), *line_of = wanted.data();
+  bool is_inside = true;
+  {
+    py::gil_scoped_release release;
+    for (int64_t row = 0; row < num_rows && is_inside; ++row) {
+      const int64_t line = line_of[row];
+      is_inside = line >= 0 && line < num_lines && start_of[line] >= 0 && start_of[line] <= whole.length;
+      if (is_inside) writer.write(row, whole.data + start_of[line], whole.data + whole.length);
+    }
+  }
+  if (!is_inside) throw py::value_error("a wanted line is not in the block");
+  return rows.tuple();
+}
+
+py::array_t<int64_t> line_feeds(const py::bytes& block) {
+  const Text whole(block);
+  std::vector<int64_t> found;
+  {
+    py::gil_scoped_release release;
+    found.reserve(whole.length / 128 + 16);
+    const char *data = whole.data, *stop = data + whole.length, *at = data;
+    while (at != stop && (at = static_cast<const char*>(std::memchr(at, '\n', stop - at))) != nullptr)
+      found.push_back(at++ - data);
+  }
+  py::array_t<int64_t> feeds(static_cast<py::ssize_t>(found.size()));
+  if (!found.empty()) std::memcpy(feeds.mutable_data(), found.data(), found.size() * sizeof(int64_t));
+  return feeds;
 }
 
 }  // namespace
@@ -158,4 +217,7 @@ py::tuple parse(const py::bytes& block, int64_t num_lines) {
 PYBIND11_MODULE(_criteo, module) {
   module.def("parse", &parse, py::arg("block"), py::arg("num_lines"),
              "(labels float32 [n], counts int64 [n, 13], ids int64 [n, 26], states int64 [n]) of the first n lines.");
+  module.def("parse_rows", &parse_rows, py::arg("block"), py::arg("starts").noconvert(), py::arg("wanted").noconvert(),
+             "The same of the wanted lines, which begin at starts[wanted].");
+  module.def("line_feeds", &line_feeds, py::arg("block"), "Where the line feeds of the block are: int64 [n].");
 }

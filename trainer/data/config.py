@@ -24,12 +24,15 @@ class GenerateConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    path: str = ""  # a file, a folder of files or an fsspec URL, plain or gzip; empty: as [data.generate] says
+    path: str = ""  # a file, a folder of files or an fsspec URL, plain, gzip or Parquet; empty: as [data.generate] says
     format: Literal["criteo"] = "criteo"
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     max_bad_lines: int = 0  # malformed lines of one epoch that are counted and skipped; one more stops the job
     shuffle: bool = True  # shuffle the rows of each window; the order is a function of files, train.seed and epoch
-    window_rows: int = 65536  # lines held in memory and shuffled together
+    window_rows: int = 65536  # rows of one file that are shuffled together
+    lanes: int = 1  # windows read side by side and mixed; with as many as ranks, each rank reads its own windows
+    readers: int = 1  # threads of a rank that parse; changes no batch
+    prefetch_batches: int = 4  # batches ready ahead of the training step; 0 reads in step; changes no batch
     heldout_share: float = 0.05  # share of the rows that are never trained on, and scored at the end
 
     def __post_init__(self) -> None:
@@ -37,5 +40,8 @@ class DataConfig:
             raise ConfigError(f"data.max_bad_lines is {self.max_bad_lines}", expected="zero or more lines")
         if self.window_rows < 1:
             raise ConfigError(f"data.window_rows is {self.window_rows}", expected="at least 1 row")
+        for name, least in (("lanes", 1), ("readers", 1), ("prefetch_batches", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"data.{name} is {getattr(self, name)}", expected=f"at least {least}")
         if not 0.0 <= self.heldout_share < 1.0:
             raise ConfigError(f"data.heldout_share is {self.heldout_share}", expected="a share, 0 <= s < 1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,16 @@ class CriteoLines:
 def parse_lines(block: bytes, num_lines: int) -> CriteoLines:
     """Parse the first `num_lines` lines of a block; the last may lack its line feed, and a line may end in CR LF."""
     return CriteoLines(*_parse(block, num_lines))
+
+
+def parse_rows(block: bytes, starts: NDArray[np.int64], wanted: NDArray[np.int64]) -> CriteoLines:
+    """Parse the lines of a block that begin at starts[wanted], and no others."""
+    return CriteoLines(*_parse_rows(block, starts, wanted))
+
+
+def line_starts(block: bytes, num_lines: int) -> NDArray[np.int64]:
+    """Return where each of the first lines of a block begins: int64 [num_lines]."""
+    return np.concatenate([np.zeros(1, np.int64), line_feeds(block) + 1])[:num_lines]
 
 
 def dense_features(counts: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -96,12 +107,29 @@ def _parse_line(line: bytes, label: NDArray[Any], counts: NDArray[np.int64], ids
     return 0
 
 
-def _find_parser() -> Callable[[bytes, int], Parsed]:
+def parse_rows_reference(block: bytes, starts: NDArray[np.int64], wanted: NDArray[np.int64]) -> Parsed:
+    """The definition that the native `parse_rows` is compared with."""
+    if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(starts) and starts.max() <= len(block)):
+        raise ValueError("a wanted line is not in the block")
+    lines = [block[start:].split(b"\n", 1)[0] for start in starts[wanted].tolist()]
+    return parse_reference(b"\n".join(lines), len(lines)) if lines else parse_reference(b"", 0)
+
+
+def line_feeds_reference(block: bytes) -> NDArray[np.int64]:
+    """The definition that the native `line_feeds` is compared with."""
+    return np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+
+
+def _native() -> ModuleType | None:
     try:
-        native: Callable[[bytes, int], Parsed] = import_module("ett.trainer.data._criteo").parse
+        return import_module("ett.trainer.data._criteo")
     except ImportError:
-        return parse_reference
-    return native
+        return None
 
 
-_parse = _find_parser()
+_found = _native()
+_parse: Callable[[bytes, int], Parsed] = _found.parse if _found else parse_reference
+_parse_rows: Callable[[bytes, NDArray[np.int64], NDArray[np.int64]], Parsed] = (
+    _found.parse_rows if _found else parse_rows_reference
+)
+line_feeds: Callable[[bytes], NDArray[np.int64]] = _found.line_feeds if _found else line_feeds_reference

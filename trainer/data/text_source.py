@@ -1,82 +1,56 @@
-"""Lines of one or more text files, plain or gzip, local or at any fsspec URL, in windows of a fixed number of lines."""
+"""Lines of text files, plain or gzip, local or at any fsspec URL, in windows of a fixed number of lines."""
 
 from __future__ import annotations
 
-import gzip
-import sys
-import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Protocol
 
 import numpy as np
-import xxhash
+from numpy.typing import NDArray
 
-from ett.errors import AccessDenied, DataError, NotFound, Unreachable
+from ett.errors import DataError
+from ett.trainer.data.criteo_lines import line_feeds, line_starts
+from ett.trainer.data.gzip_stream import GZIP_MAGIC, DamagedGzip, GzipStream
+from ett.trainer.data.input_files import PARQUET_MAGIC, InputFiles, reading_errors
+from ett.trainer.data.position import BEGINNING, Position
 
 _CHUNK_BYTES = 4 << 20
 _LONGEST_LINE_BYTES = 64 << 20  # what has no line feed in so many bytes is not text; a line of Criteo has 240
-_EDGE_BYTES = 64 << 10
-_GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    path: str
-    num_bytes: int  # as stored
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
+@dataclass(frozen=True)
+class TextWindow:
     """Consecutive lines of one file.
 
-    `offset` is that of the first line in the unpacked file; `first_line` its number from 0 there, `first_row` its
-    number from 0 over all files. `block` holds `num_lines` lines; the last of a file may lack its line feed.
+    `start.offset` is that of the first line in the unpacked file. `block` holds the lines; the last of a file may lack
+    its line feed.
     """
 
-    file: int
-    offset: int
-    first_line: int
-    first_row: int
-    num_lines: int
+    start: Position
+    num_rows: int
     block: bytes
 
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a window begins; all zero is the beginning."""
-
-    file: int = 0
-    offset: int = 0
-    first_line: int = 0
-    first_row: int = 0
+    @cached_property
+    def line_starts(self) -> NDArray[np.int64]:
+        """Where each line begins in the block."""
+        return line_starts(self.block, self.num_rows)
 
 
-BEGINNING = Position()
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
 
 class TextSource:
-    """The files at a path: one file, or every file of a folder in the order of their names (hidden ones left out)."""
+    """Windows of the lines of one or more files."""
 
-    def __init__(self, path: str) -> None:
-        self._storage, self.files = _find_files(path)
+    def __init__(self, path: str | InputFiles) -> None:
+        self.files = InputFiles(path) if isinstance(path, str) else path
 
-    @cached_property
-    def file_edges(self) -> list[str]:
-        """A hash of the first and last 64 KiB of each file as stored: cheap, and enough to tell two inputs apart."""
-        hashes = []
-        for file in self.files:
-            with self._storage.open(file.path, "rb") as raw:
-                head = raw.read(_EDGE_BYTES)
-                raw.seek(max(0, file.num_bytes - _EDGE_BYTES))
-                hashes.append(xxhash.xxh3_64_hexdigest(head + raw.read(_EDGE_BYTES)))
-        return hashes
-
-    def windows(self, num_lines: int, start: Position = BEGINNING) -> Generator[Window, None, None]:
+    def windows(self, num_lines: int, start: Position = BEGINNING) -> Generator[TextWindow, None, None]:
         """Yield windows of `num_lines` lines (fewer at the end of a file), beginning at `start`.
 
         Raises: DataError: a gzip file is cut off or damaged, or a file holds no lines at all. NotFound, AccessDenied,
@@ -88,55 +62,59 @@ class TextSource:
             # Closed by name: a generator that is left early would keep its file until it is collected.
             with closing(self._windows_of(index, num_lines, here)) as windows:
                 for window in windows:
-                    first_row = window.first_row + window.num_lines
+                    first_row = window.start.first_row + window.num_rows
                     yield window
 
-    def _windows_of(self, index: int, num_lines: int, start: Position) -> Generator[Window, None, None]:
+    def _windows_of(self, index: int, num_lines: int, start: Position) -> Generator[TextWindow, None, None]:
         path = self.files[index].path
         offset, line, row = start.offset, start.first_line, start.first_row
         try:
-            with self._open(path) as stream:
-                if offset:
-                    stream.seek(offset)
+            with reading_errors(path, lambda: f" after line {line}"), self._open(path, offset) as stream:
                 for block, count in _blocks(path, stream, num_lines):
                     skipped = len(_BOM) if not offset and block.startswith(_BOM) else 0
-                    yield Window(index, offset, line, row, count, block[skipped:])
+                    yield TextWindow(Position(index, offset, line, row), count, block[skipped:])
                     offset, line, row = offset + len(block), line + count, row + count
-        except (EOFError, zlib.error, gzip.BadGzipFile) as err:
+        except DamagedGzip as err:
             raise DataError(
                 f"{path}: damaged gzip data after line {line}: {err}",
                 expected="a whole gzip file",
                 do="fetch or pack the file again; `gzip -t` checks it",
             ) from err
-        except FileNotFoundError as err:
-            raise NotFound(f"{path} is gone", do="the data must stay while a job trains on it") from err
-        except PermissionError as err:
-            raise AccessDenied(f"no permission to read {path}", do="give this user access") from err
-        except _store_errors() as err:
-            raise Unreachable(
-                f"reading {path} failed after line {line}: {err}", do="try again, or copy the data to a local folder"
-            ) from err
 
     @contextmanager
-    def _open(self, path: str) -> Iterator[IO[bytes]]:
-        with closing(self._storage.open(path, "rb")) as raw:
-            head = raw.read(len(_GZIP_MAGIC))
+    def _open(self, path: str, offset: int) -> Iterator[_Stream]:
+        with closing(self.files.storage.open(path, "rb")) as raw:
+            head = raw.read(len(PARQUET_MAGIC))
+            if head == PARQUET_MAGIC:
+                raise DataError(
+                    f"{path} is a Parquet file among files of text",
+                    expected="files of one format",
+                    do="keep each format in a folder of its own",
+                )
             raw.seek(0)
-            if head != _GZIP_MAGIC:
-                yield raw
-                return
-            with gzip.open(raw) as unpacked:
-                yield cast(IO[bytes], unpacked)
+            yield _unpacked(raw, offset) if head.startswith(GZIP_MAGIC) else _from(raw, offset)
 
 
-def _blocks(path: str, stream: IO[bytes], num_lines: int) -> Iterator[tuple[bytes, int]]:
+def _unpacked(raw: IO[bytes], offset: int) -> GzipStream:
+    stream = GzipStream(raw)
+    stream.skip(offset)
+    return stream
+
+
+def _from(raw: IO[bytes], offset: int) -> IO[bytes]:
+    if offset:
+        raw.seek(offset)
+    return raw
+
+
+def _blocks(path: str, stream: _Stream, num_lines: int) -> Iterator[tuple[bytes, int]]:
     """Yield (bytes of up to num_lines whole lines, their number)."""
     pending: list[memoryview] = []
     count = 0  # line feeds in `pending`, fewer than num_lines
     unended_bytes = 0  # after the last line feed
     while chunk := stream.read(_CHUNK_BYTES):
         view, begin = memoryview(chunk), 0
-        feeds = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
+        feeds = line_feeds(chunk)
         unended_bytes = len(chunk) - int(feeds[-1]) - 1 if len(feeds) else unended_bytes + len(chunk)
         if unended_bytes > _LONGEST_LINE_BYTES:
             raise DataError(
@@ -151,58 +129,3 @@ def _blocks(path: str, stream: IO[bytes], num_lines: int) -> Iterator[tuple[byte
         count = (count + len(feeds)) % num_lines
     if block := b"".join(pending):
         yield block, count + (not block.endswith(b"\n"))
-
-
-def _find_files(path: str) -> tuple[Any, list[SourceFile]]:
-    import fsspec
-
-    try:
-        storage, root = fsspec.core.url_to_fs(path)
-        found = _listing(storage, root)
-    except FileNotFoundError as err:
-        raise NotFound(
-            f"data.path {path!r} does not exist",
-            expected="a file, a folder or an fsspec URL",
-            do="correct it, or leave it empty to generate input",
-        ) from err
-    except PermissionError as err:
-        raise AccessDenied(f"no permission to read data.path {path!r}", do="give this user access") from err
-    except (ImportError, ValueError) as err:
-        raise DataError(f"data.path {path!r}: {err}", expected="a file, a folder or an fsspec URL") from err
-    except _store_errors() as err:
-        raise Unreachable(
-            f"data.path {path!r}: {err}",
-            do="check the store's address, credentials and network, or copy the data to a local folder",
-        ) from err
-    if not found:
-        raise NotFound(f"data.path {path!r} holds no files", expected="at least one file of lines")
-    return storage, found
-
-
-def _listing(storage: Any, root: str) -> list[SourceFile]:
-    info = storage.info(root)
-    if info["type"] == "file":
-        return [_source_file(info)]
-    if info["type"] != "directory":
-        raise ValueError("neither a file nor a folder")  # a pipe cannot be read a second time
-    entries = sorted(storage.ls(root, detail=True), key=lambda entry: str(entry["name"]))
-    shown = [entry for entry in entries if not Path(str(entry["name"])).name.startswith((".", "_"))]
-    followed = [_follow(storage, entry) if entry.get("islink") else entry for entry in shown]
-    return [_source_file(entry) for entry in followed if entry["type"] == "file"]
-
-
-def _follow(storage: Any, link: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return cast(dict[str, Any], storage.info(link["name"]))
-    except FileNotFoundError as err:
-        raise NotFound(f"{link['name']} is a link that leads nowhere", do="mend or remove it") from err
-
-
-def _source_file(info: dict[str, Any]) -> SourceFile:
-    return SourceFile(str(info["name"]), int(info["size"] or 0))
-
-
-def _store_errors() -> tuple[type[Exception], ...]:
-    """Return what a failing store raises; only a process that opened an s3:// URL has loaded that store's client."""
-    loaded = sys.modules.get("botocore.exceptions")
-    return (OSError, loaded.BotoCoreError) if loaded else (OSError,)

@@ -186,7 +186,7 @@ def test_a_restored_reader_parses_nothing_before_its_window(folder: str, monkeyp
 
     def watched(self: TextSource, *args: Any) -> Iterator[Any]:
         for window in windows(self, *args):
-            first_rows.append(window.first_row)
+            first_rows.append(window.start.first_row)
             yield window
 
     monkeypatch.setattr(TextSource, "windows", watched)

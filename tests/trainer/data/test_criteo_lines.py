@@ -81,7 +81,7 @@ def test_a_machine_without_the_extension_uses_the_reference(monkeypatch: pytest.
         raise ImportError(name)
 
     monkeypatch.setattr(criteo_lines, "import_module", no_extension)
-    assert criteo_lines._find_parser() is criteo_lines.parse_reference
+    assert criteo_lines._native() is None
 
 
 def test_columns_hold_what_the_fields_say() -> None:

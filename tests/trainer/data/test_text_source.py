@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from ett.errors import AccessDenied, DataError, NotFound, Unreachable
 from ett.trainer.data import text_source
-from ett.trainer.data.text_source import Position, TextSource, Window
+from ett.trainer.data.text_source import TextSource, TextWindow
 
 TEXT = b"".join(b"line %d\n" % n for n in range(10))
 BOM = b"\xef\xbb\xbf"
 
 
-def windows_of(path: Path | str, num_lines: int = 4) -> list[Window]:
+def windows_of(path: Path | str, num_lines: int = 4) -> list[TextWindow]:
     return list(TextSource(str(path)).windows(num_lines))
 
 
@@ -27,7 +27,7 @@ def test_windows_hold_whole_lines_with_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes(TEXT)
     windows = windows_of(tmp_path / "a.tsv")
     assert b"".join(window.block for window in windows) == TEXT
-    assert [(w.num_lines, w.first_line, w.first_row, w.offset) for w in windows] == [
+    assert [(w.num_rows, w.start.first_line, w.start.first_row, w.start.offset) for w in windows] == [
         (4, 0, 0, 0),
         (4, 4, 4, 28),
         (2, 8, 8, 56),
@@ -50,8 +50,8 @@ def test_a_folder_is_read_in_the_order_of_names_without_hidden_files(tmp_path: P
     (tmp_path / "folder").mkdir()
     windows = windows_of(tmp_path, 8)
     assert [window.block for window in windows] == [b"0\n1", b"2\n3\n", b"4\n"]
-    assert [window.first_row for window in windows] == [0, 2, 4]
-    assert [window.first_line for window in windows] == [0, 0, 0]
+    assert [window.start.first_row for window in windows] == [0, 2, 4]
+    assert [window.start.first_line for window in windows] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["day.tsv", "day.gz"])
@@ -73,8 +73,7 @@ def test_windows_from_a_position_are_those_of_a_whole_pass(tmp_path: Path, packe
         (tmp_path / name).write_bytes(gzip.compress(mark + TEXT) if packed else mark + TEXT)
     whole = windows_of(tmp_path)
     for n, window in enumerate(whole):
-        start = Position(window.file, window.offset, window.first_line, window.first_row)
-        assert list(TextSource(str(tmp_path)).windows(4, start)) == whole[n:]
+        assert list(TextSource(str(tmp_path)).windows(4, window.start)) == whole[n:]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
@@ -147,7 +146,7 @@ def test_a_file_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(source._storage, "_open", refuse)  # the tests may run as root, whom no mode stops
+    monkeypatch.setattr(source.files.storage, "_open", refuse)  # the tests may run as root, whom no mode stops
     with pytest.raises(AccessDenied, match="no permission to read"):
         list(source.windows(4))
 
@@ -200,7 +199,7 @@ def test_a_store_that_fails_in_the_middle_is_named_with_the_line(
                 raise OSError(5, "Input/output error")
             return super().read(28)
 
-    monkeypatch.setattr(source._storage, "_open", lambda *args, **kwargs: Failing(TEXT))
+    monkeypatch.setattr(source.files.storage, "_open", lambda *args, **kwargs: Failing(TEXT))
     with pytest.raises(Unreachable, match=r"reading .*/a failed after line 4: .*Input/output error"):
         list(source.windows(4))
 
@@ -209,7 +208,7 @@ def test_windows_that_are_left_early_close_their_file(tmp_path: Path, monkeypatc
     (tmp_path / "a.gz").write_bytes(gzip.compress(TEXT))
     source = TextSource(str(tmp_path / "a.gz"))
     raw = io.BytesIO(gzip.compress(TEXT))
-    monkeypatch.setattr(source._storage, "_open", lambda *args, **kwargs: raw)
+    monkeypatch.setattr(source.files.storage, "_open", lambda *args, **kwargs: raw)
     windows = source.windows(2)
     next(windows)
     assert not raw.closed
