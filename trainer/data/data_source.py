@@ -3,8 +3,8 @@
 The order of samples is a pure function of (files, seed, epoch, window_rows, lanes): windows of `window_rows` rows in
 file order, the training rows of each shuffled by a mix of seed, epoch and row number, `lanes` windows merged. It
 depends on no world size, batch size, number of readers or depth of reading ahead. A batch may span windows, never
-epochs; the last of an epoch may be short. A batch's rows stand window by window, and rank k of w has the k-th of w
-equal slices: with as many lanes as ranks, a rank reads its own windows.
+epochs; the last of an epoch may be short. A batch's rows stand lane by lane, and rank k of w has the k-th of w equal
+slices: with as many lanes as ranks, a rank reads its own windows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ett.errors import DataError
 from ett.trainer.data.columns import Columns, join_rows
-from ett.trainer.data.lanes import Group, merged_positions, slice_of
+from ett.trainer.data.lanes import GlobalBatch, Group, merged_positions
 from ett.trainer.data.order import is_held_out, shuffled
 from ett.trainer.data.position import Cursor, Place, Position
 from ett.trainer.data.row_source import Rows, RowSource, W
@@ -95,8 +95,8 @@ class DataSource(Generic[W]):
         if not self.order.heldout_share:
             return
         with closing(self._groups(Place(), rank, heldout=True)) as groups:
-            for runs, _ in _batches(groups, 0, batch_size):
-                yield _share(runs, (), rank, world, Cursor())
+            for batch, _ in _batches(groups, 0, batch_size):
+                yield Share(batch.slice_of(rank, world), (), batch.size, Cursor())
 
     def read(self, share: Share[W]) -> Columns:
         """Return the columns of a share's rows. Raises: DataError: one is malformed, and none may be skipped."""
@@ -133,11 +133,11 @@ class DataSource(Generic[W]):
     ) -> Generator[Share[W], None, None]:
         unchecked: list[Rows[W]] = []
         watched = self._watched(groups, unchecked, rank, world)
-        for runs, end in _batches(watched, place.taken, self._batch_size):
-            samples += sum(len(run.numbers) for run in runs)
+        for batch, end in _batches(watched, place.taken, self._batch_size):
+            samples += batch.size
             after = Place(place.epoch + 1) if end is None else Place(place.epoch, *end)
             checked, unchecked[:] = tuple(unchecked), []
-            yield _share(runs, checked, rank, world, Cursor(samples, after))
+            yield Share(batch.slice_of(rank, world), checked, batch.size, Cursor(samples, after))
         for rows in unchecked:
             self._checked(rows)
 
@@ -225,26 +225,20 @@ _End = tuple[Position, int, int]
 
 def _batches(
     groups: Iterable[Group[W]], taken: int, batch_size: int
-) -> Generator[tuple[list[Rows[W]], _End | None], None, None]:
-    """Yield (rows of a global batch, where it ends: start of the group, rows taken of it, malformed ones before it).
+) -> Generator[tuple[GlobalBatch[W], _End | None], None, None]:
+    """Yield (a global batch, where it ends: start of the group, rows taken of it, malformed ones before it).
 
     The end is None after a batch that is short because the epoch is over.
     """
-    runs: list[Rows[W]] = []
-    missing, begin = batch_size, taken
+    batch, begin = GlobalBatch[W](), taken
     for group in groups:
         while begin < group.num_rows:
-            end = min(begin + missing, group.num_rows)
-            runs += group.between(begin, end)
-            missing, begin = missing - (end - begin), end
-            if not missing:
-                yield runs, (group.start, end, group.bad_before)
-                runs, missing = [], batch_size
+            end = min(begin + batch_size - batch.size, group.num_rows)
+            batch.add(group.between(begin, end))
+            begin = end
+            if batch.size == batch_size:
+                yield batch, (group.start, end, group.bad_before)
+                batch = GlobalBatch[W]()
         begin = 0
-    if runs:
-        yield runs, None
-
-
-def _share(runs: list[Rows[W]], checked: tuple[Rows[W], ...], rank: int, world: int, after: Cursor) -> Share[W]:
-    size = sum(len(run.numbers) for run in runs)
-    return Share(slice_of(runs, rank * size // world, (rank + 1) * size // world), checked, size, after)
+    if batch.size:
+        yield batch, None

@@ -42,21 +42,48 @@ class Group(Generic[W]):
         return sum(len(lane.numbers) for lane in self.lanes)
 
     def between(self, begin: int, end: int) -> list[Rows[W]]:
-        """Return the rows at the places [begin, end) of the group's order, window by window."""
-        found = []
-        for lane, positions in zip(self.lanes, self.positions, strict=True):
-            first, last = np.searchsorted(positions, (begin, end)).tolist()
+        """Return the rows at the places [begin, end) of the group's order, lane by lane."""
+        firsts = [np.searchsorted(positions, (begin, end)).tolist() for positions in self.positions]
+        return [lane.cut(first, last) for lane, (first, last) in zip(self.lanes, firsts, strict=True)]
+
+
+class GlobalBatch(Generic[W]):
+    """The rows of one batch of all ranks, lane by lane."""
+
+    def __init__(self) -> None:
+        self._lanes: list[list[Rows[W]]] = []
+        self.size = 0
+
+    def add(self, by_lane: Sequence[Rows[W]]) -> None:
+        self._lanes += [[] for _ in range(len(by_lane) - len(self._lanes))]
+        for lane, rows in zip(self._lanes, by_lane, strict=False):
+            if len(rows.numbers):
+                lane.append(rows)
+                self.size += len(rows.numbers)
+
+    def slice_of(self, rank: int, world: int) -> tuple[Rows[W], ...]:
+        """Return a rank's rows: an equal share, but that it ends where a lane does where one ends nearby."""
+        ends = np.cumsum([sum(len(rows.numbers) for rows in lane) for lane in self._lanes]).tolist()
+        begin, end = _cut(rank, world, ends), _cut(rank + 1, world, ends)
+        kept, at = [], 0
+        for rows in (rows for lane in self._lanes for rows in lane):
+            first, last = max(begin - at, 0), min(end - at, len(rows.numbers))
             if first < last:
-                found.append(lane.cut(first, last))
-        return found
+                kept.append(rows.cut(first, last))
+            at += len(rows.numbers)
+        return tuple(kept)
 
 
-def slice_of(runs: Sequence[Rows[W]], begin: int, end: int) -> tuple[Rows[W], ...]:
-    """Return the rows [begin, end) of all runs, one after another."""
-    kept, at = [], 0
-    for run in runs:
-        first, last = max(begin - at, 0), min(end - at, len(run.numbers))
-        if first < last:
-            kept.append(run.cut(first, last))
-        at += len(run.numbers)
-    return tuple(kept)
+def _cut(rank: int, world: int, lane_ends: Sequence[int]) -> int:
+    """Return where the slice of `rank` begins.
+
+    A sixteenth of a slice is given up (two rows of a small one) so that a rank needs no other window for a few rows:
+    windows that are read side by side differ a little in their training rows.
+    """
+    size = lane_ends[-1]
+    even, slice_size = rank * size // world, size // world
+    if rank in (0, world):
+        return even
+    nearest = min(lane_ends, key=lambda end: abs(end - even))
+    tolerance = min(max(2, slice_size // 16), slice_size // 4)
+    return nearest if abs(nearest - even) <= tolerance else even

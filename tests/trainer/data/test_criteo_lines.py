@@ -76,6 +76,34 @@ def test_native_parser_agrees_with_the_reference_on_any_bytes(block: bytes, num_
             import_module(NATIVE).parse(block, num_lines)
 
 
+@needs_native
+@given(block=st.text("ab\n\r\t0", max_size=200).map(str.encode), wanted=st.lists(st.integers(-1, 12), max_size=20))
+def test_native_lines_by_number_agree_with_the_reference(block: bytes, wanted: list[int]) -> None:
+    native = import_module(NATIVE)
+    feeds = native.line_feeds(block)
+    assert feeds.dtype == np.int64
+    np.testing.assert_array_equal(feeds, criteo_lines.line_feeds_reference(block))
+    starts, numbers = criteo_lines.line_starts(block, block.count(b"\n") + 1), np.array(wanted, np.int64)
+    if any(not 0 <= number < len(starts) for number in wanted):
+        for parse in (native.parse_rows, criteo_lines.parse_rows_reference):
+            with pytest.raises(ValueError, match="wanted line"):
+                parse(block, starts, numbers)
+        return
+    expected = criteo_lines.parse_rows_reference(block, starts, numbers)
+    for column, reference in zip(native.parse_rows(block, starts, numbers), expected, strict=True):
+        np.testing.assert_array_equal(column, reference)
+
+
+@needs_native
+@given(rows=st.lists(st.integers(0, 19), max_size=40))
+def test_lines_by_number_are_those_of_the_whole_block(rows: list[int]) -> None:
+    block = b"\n".join([line_of(row) if row % 7 else b"x" for row in range(20)])
+    whole, index = parse_lines(block, 20), np.array(rows, np.int64)
+    some = criteo_lines.parse_rows(block, criteo_lines.line_starts(block, 20), index)
+    for name in ("labels", "counts", "ids", "states"):
+        np.testing.assert_array_equal(getattr(some, name), getattr(whole, name)[index])
+
+
 def test_a_machine_without_the_extension_uses_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_extension(name: str) -> None:
         raise ImportError(name)
