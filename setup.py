@@ -10,6 +10,7 @@ EXTENSIONS = {
     "ett._event_parser": "ett/_event_parser.cpp",
     "ett.hooks._around": "ett/hooks/_around.cpp",
     "ett.trainer.data._criteo": "trainer/data/_criteo.cpp",
+    "ett.trainer.data._nulls": "trainer/data/_nulls.cpp",
     "ett.trainer.sparse._index": "trainer/sparse/_index.cpp",
     "ett.trainer.sparse._rows": "trainer/sparse/_rows.cpp",
 }

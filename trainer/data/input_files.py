@@ -87,6 +87,13 @@ def reading_errors(path: str, where: Callable[[], str] = str) -> Iterator[None]:
         ) from err
 
 
+def is_local(storage: Any) -> bool:
+    """Return whether a file's path in this storage is one of the operating system."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(storage, LocalFileSystem)
+
+
 def _find_files(path: str) -> tuple[Any, list[SourceFile]]:
     import fsspec
 

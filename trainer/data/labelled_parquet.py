@@ -13,8 +13,6 @@ from ett.trainer.data.parquet_source import ColumnRule, ParquetSource, ParquetWi
 from ett.trainer.data.position import Position
 from ett.trainer.data.row_source import Fault
 
-_BAD_LABEL = 1
-
 
 class LabelledParquet:
     """Implements `RowSource`."""
@@ -36,7 +34,8 @@ class LabelledParquet:
         if window.states is None:
             label = columns[self._label]
             assert not isinstance(label, Jagged)
-            window.states = np.where(np.isnan(label), _BAD_LABEL, 0)
+            window.states = np.zeros(len(label), np.int64)
+            window.states[np.isnan(label)] = 1
         return window.states
 
     def empty(self) -> Columns:

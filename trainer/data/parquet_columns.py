@@ -10,6 +10,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +24,7 @@ from ett.trainer.data.parquet_source import ColumnRule
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MALFORMED_LABEL = np.float32("nan")
+MALFORMED = math.nan  # a label that is none
 
 
 def integers(null: int | None) -> ColumnRule:
@@ -31,7 +34,7 @@ def integers(null: int | None) -> ColumnRule:
         if array.null_count:
             if null is None:
                 raise ValueError(f"{array.null_count} nulls, the first in row {_first_null(array)} of a row group")
-            array = array.cast("int64").fill_null(null)
+            return _filled(array.cast("int64"), null)
         return _int64(array)
 
     expected = "integers of 64 bits" if null is not None else "integers of 64 bits, none of them null"
@@ -39,12 +42,13 @@ def integers(null: int | None) -> ColumnRule:
 
 
 def labels() -> ColumnRule:
-    """Return the rule of a column of labels; one that is neither 0 nor 1 becomes MALFORMED_LABEL."""
+    """Return the rule of a column of labels; one that is neither 0 nor 1 becomes MALFORMED."""
 
     def convert(array: pa.Array) -> NDArray[np.float32]:
-        values = array.cast("float32").fill_null(float("nan")).to_numpy(zero_copy_only=False)
-        found: NDArray[np.float32] = np.where((values == 0) | (values == 1), values, MALFORMED_LABEL)
-        return found
+        array = array.cast("float32")
+        values: NDArray[np.float32] = (array.fill_null(MALFORMED) if array.null_count else array).to_numpy()
+        is_good = (values == 0) | (values == 1)
+        return values if is_good.all() else np.where(is_good, values, np.float32(MALFORMED))
 
     return ColumnRule(
         _is_label, "labels: integers, booleans or floats that are 0 or 1", convert, lambda: np.empty(0, np.float32)
@@ -69,6 +73,35 @@ def _int64(array: pa.Array) -> NDArray[np.int64]:
     """Return the values, without a copy where they are int64. Raises: ValueError: one does not fit."""
     found: NDArray[np.int64] = array.cast("int64").to_numpy(zero_copy_only=False)
     return found
+
+
+def _filled(array: pa.Array, null: int) -> NDArray[np.int64]:
+    """Return int64 values with `null` for nulls; written into arrow's buffer where that is ours to write."""
+    validity, buffer = array.buffers()
+    if not buffer.is_mutable:
+        filled: NDArray[np.int64] = array.fill_null(null).to_numpy()
+        return filled
+    values = np.frombuffer(buffer, np.int64)[array.offset : array.offset + len(array)]
+    _fill_nulls(values, np.frombuffer(validity, np.uint8), array.offset, null)
+    return values
+
+
+def fill_nulls_reference(values: NDArray[np.int64], validity: NDArray[np.uint8], offset: int, null: int) -> None:
+    """Write `null` over the values whose bit, from `offset` on, is 0: the definition of the native `fill_nulls`."""
+    is_valid = np.unpackbits(validity, count=offset + len(values), bitorder="little")[offset:]
+    values[np.flatnonzero(is_valid == 0)] = null
+
+
+def _native_fill() -> Callable[[NDArray[np.int64], NDArray[np.uint8], int, int], None]:
+    try:
+        native: Callable[[NDArray[np.int64], NDArray[np.uint8], int, int], None]
+        native = import_module("ett.trainer.data._nulls").fill_nulls
+    except ImportError:
+        return fill_nulls_reference
+    return native
+
+
+_fill_nulls = _native_fill()
 
 
 def _first_null(array: pa.Array) -> int:

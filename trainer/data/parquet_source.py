@@ -7,10 +7,12 @@ groups that it overlaps. So ranks share the decoding only where each has windows
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,13 +20,15 @@ from numpy.typing import NDArray
 
 from ett.errors import ConfigError, DataError
 from ett.trainer.data.columns import Column, Columns, Jagged, join_rows
-from ett.trainer.data.input_files import InputFiles, reading_errors
+from ett.trainer.data.input_files import InputFiles, is_local, reading_errors
 from ett.trainer.data.position import BEGINNING, Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_GROUPS_KEPT = 2  # decoded row groups kept for the next window: one that a window ends in the middle of, and one more
+# Decoded row groups kept for the next window, which begins in the middle of one. Others are given back at once: memory
+# that is written again costs half of memory that is new.
+_GROUPS_KEPT = 2
 _FOOTERS_KEPT = 4
 
 Convert = Callable[["pa.Array"], Column]  # raises ValueError: says what is wrong with the values
@@ -51,6 +55,12 @@ class ParquetWindow:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _OpenFile:
+    file: Any
+    group_starts: list[int]  # the first row of each row group, and the number of rows
+
+
 class ParquetSource:
     """Windows of one or more files with the columns of `rules`, in their order; any other columns are not read."""
 
@@ -58,7 +68,7 @@ class ParquetSource:
         self._parquet = _pyarrow_parquet(files[0].path)
         self.files, self._rules = files, dict(rules)
         self._lock = threading.Lock()  # a ParquetFile serves one thread at a time
-        self._open: OrderedDict[int, Any] = OrderedDict()
+        self._open: OrderedDict[int, _OpenFile] = OrderedDict()
         self._groups: OrderedDict[tuple[int, int], Columns] = OrderedDict()
 
     def windows(self, num_rows: int, start: Position = BEGINNING) -> Generator[ParquetWindow, None, None]:
@@ -69,7 +79,7 @@ class ParquetSource:
         first_row = start.first_row
         for index in range(start.file, len(self.files)):
             with self._lock:
-                in_file: int = self._file(index).metadata.num_rows
+                in_file = self._file(index).group_starts[-1]
             begin = start.offset if index == start.file else 0
             for offset in range(begin, in_file, num_rows):
                 size = min(num_rows, in_file - offset)
@@ -85,25 +95,29 @@ class ParquetSource:
             return window.columns
 
     def _decode(self, index: int, begin: int, num_rows: int) -> Columns:
-        metadata = self._file(index).metadata
-        parts, first = [], 0
-        for group in range(metadata.num_row_groups):
-            size: int = metadata.row_group(group).num_rows
-            low, high = max(begin - first, 0), min(begin + num_rows - first, size)
-            if low < high:
-                decoded = self._group(index, group)
-                parts.append(decoded if high - low == size else _cut(decoded, low, high))
-            first += size
+        starts = self._file(index).group_starts
+        parts = []
+        for group in range(bisect_right(starts, begin) - 1, len(starts) - 1):
+            first, after = starts[group], starts[group + 1]
+            if first >= begin + num_rows:
+                break
+            low, high = max(begin, first), min(begin + num_rows, after)
+            if low >= high:
+                continue  # a group of no row
+            is_whole = high - low == after - first
+            decoded = self._group(index, group, is_kept=not is_whole)
+            parts.append(decoded if is_whole else _cut(decoded, low - first, high - first))
         return join_rows(parts)
 
-    def _group(self, index: int, group: int) -> Columns:
+    def _group(self, index: int, group: int, *, is_kept: bool) -> Columns:
         found = self._groups.pop((index, group), None)
         if found is None:
             path = self.files[index].path
             with _parquet_errors(path):
-                table = self._file(index).read_row_group(group, columns=list(self._rules), use_threads=False)
+                table = self._file(index).file.read_row_group(group, columns=list(self._rules), use_threads=False)
             found = {name: self._converted(path, name, table.column(name)) for name in self._rules}
-        self._groups[index, group] = found
+        if is_kept:
+            self._groups[index, group] = found
         while len(self._groups) > _GROUPS_KEPT:
             self._groups.popitem(last=False)
         return found
@@ -115,17 +129,21 @@ class ParquetSource:
         except ValueError as err:  # pyarrow's own are ValueErrors too
             raise DataError(f"{path}: column {name!r}: {err}", expected=rule.expected, do="correct the file") from err
 
-    def _file(self, index: int) -> Any:
+    def _file(self, index: int) -> _OpenFile:
         """Return the open file, checked when it was opened."""
         found = self._open.pop(index, None)
         if found is None:
             path = self.files[index].path
             with _parquet_errors(path):
-                found = self._parquet.ParquetFile(self.files.storage.open(path, "rb"), pre_buffer=True)
-            self._check_schema(path, found.schema_arrow)
+                # pyarrow's own files of a local disk hold no GIL while they are read.
+                opened = path if is_local(self.files.storage) else self.files.storage.open(path, "rb")
+                file = self._parquet.ParquetFile(opened, pre_buffer=True)
+            self._check_schema(path, file.schema_arrow)
+            sizes = (file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
+            found = _OpenFile(file, list(accumulate(sizes, initial=0)))
         self._open[index] = found
         while len(self._open) > _FOOTERS_KEPT:
-            self._open.popitem(last=False)[1].close(force=True)
+            self._open.popitem(last=False)[1].file.close(force=True)
         return found
 
     def _check_schema(self, path: str, schema: Any) -> None:

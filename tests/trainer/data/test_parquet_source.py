@@ -19,7 +19,7 @@ from ett.trainer.data.config import DataConfig
 from ett.trainer.data.criteo import Batch, CriteoReader, criteo_rows
 from ett.trainer.data.criteo_lines import MISSING_COUNT, MISSING_ID, parse_lines
 from ett.trainer.data.criteo_text import CATEGORIES, COUNTS
-from ett.trainer.data.position import BEGINNING
+from ett.trainer.data.position import BEGINNING, Position
 
 ROWS = 170
 CONFIG = DataConfig(window_rows=40, heldout_share=0.1)
@@ -221,3 +221,26 @@ def test_an_empty_file_among_others_is_passed_over(tmp_path: Path) -> None:
     pq.write_table(table_of(20)[:0], tmp_path / "a.parquet")
     pq.write_table(table_of(20), tmp_path / "b.parquet")
     assert sum(len(batch.labels) for batch in reader_of(tmp_path, epochs=1)) > 10
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    groups=st.lists(st.integers(0, 30), min_size=1, max_size=6),
+    window_rows=st.integers(1, 70),
+    begin=st.integers(0, 200),
+)
+def test_windows_of_any_row_groups_hold_every_row_in_order(
+    tmp_path_factory: pytest.TempPathFactory, groups: list[int], window_rows: int, begin: int
+) -> None:
+    path = tmp_path_factory.mktemp("groups") / "a.parquet"
+    with pq.ParquetWriter(path, table_of(1).schema) as writer:
+        for first, rows in zip(np.cumsum([0, *groups[:-1]]).tolist(), groups, strict=True):
+            writer.write_table(table_of(rows, first))
+    total = sum(groups)
+    start = Position(0, min(begin, total), min(begin, total), min(begin, total))
+    rows = criteo_rows(str(path))
+    found: list[int] = []
+    for window in rows.windows(window_rows, start):
+        columns, _ = rows.take(window, np.arange(window.num_rows))
+        found += np.asarray(columns["I1"]).tolist()
+    assert found == list(range(start.offset, total))
