@@ -28,6 +28,13 @@ class Jagged:
         shift = np.repeat(begins - (ends - lengths), lengths)
         return Jagged(self.values[np.arange(len(shift), dtype=np.int64) + shift], lengths)
 
+    def last(self, num_values: int) -> Jagged:
+        """Return the last `num_values` of each row, or all where it has fewer."""
+        lengths = np.minimum(self.lengths, num_values)
+        ends, new_ends = np.cumsum(self.lengths), np.cumsum(lengths)
+        shift = np.repeat(ends - new_ends, lengths)
+        return Jagged(self.values[np.arange(len(shift), dtype=np.int64) + shift], lengths)
+
 
 Column = NDArray[Any] | Jagged
 Columns = Mapping[str, Column]

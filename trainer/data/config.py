@@ -7,6 +7,8 @@ from typing import Literal
 
 from ett.errors import ConfigError
 
+DEFAULT_MAX_LENGTH = 21_000  # ids of the longest generated history: where FreeScale clips them
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateConfig:

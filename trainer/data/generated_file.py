@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import gzip
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -33,20 +35,42 @@ def write_criteo(path: Path, rows: int, seed: int, *, packed: bool = False) -> i
 
     Raises: AccessDenied: the folder refuses it; Unreachable: it is full. Nothing is left behind.
     """
+    with _named_when_whole(path) as unfinished, unfinished.open("wb") as raw:
+        if packed:
+            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=3, mtime=0) as stream:
+                _write(stream, rows, seed)
+        else:
+            _write(raw, rows, seed)
+    return path.stat().st_size
+
+
+def write_sequence(path: Path, rows: int, seed: int, *, max_length: int) -> int:
+    """Write a Parquet file of histories like `write_criteo`. Raises: ConfigError: there is no pyarrow."""
+    from ett.trainer.data.parquet_source import pyarrow_parquet
+    from ett.trainer.data.sequence_generator import sequence_tables
+
+    parquet = pyarrow_parquet(str(path))
+    with _named_when_whole(path) as unfinished:
+        writer = None
+        for table in sequence_tables(rows, seed, max_length=max_length):
+            writer = writer or parquet.ParquetWriter(unfinished, table.schema, compression="zstd")
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()
+    return path.stat().st_size
+
+
+@contextmanager
+def _named_when_whole(path: Path) -> Iterator[Path]:
+    """Give a name to write under, which becomes `path` after the block; nothing is left behind by one that fails."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with unfinished.open("wb") as raw:
-            if packed:
-                with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=3, mtime=0) as stream:
-                    _write(stream, rows, seed)
-            else:
-                _write(raw, rows, seed)
+        yield unfinished
         unfinished.replace(path)
     except OSError as err:
         raise os_failure(err, path, elsewhere="--out, or $ETT_HOME") from err
     finally:
         unfinished.unlink(missing_ok=True)
-    return path.stat().st_size
 
 
 def _write(stream: IO[bytes] | gzip.GzipFile, rows: int, seed: int) -> None:

@@ -76,12 +76,12 @@ def _chunk(rows: NDArray[np.uint64], seed: int) -> bytes:
     log_odds = np.full(len(rows), _BIAS)
     categories: list[_Field] = []
     for column, cardinality in enumerate(CARDINALITIES):
-        rank = _zipf(_uniform(rows, seed, _CATEGORY, column), cardinality)
-        is_missing = _uniform(rows, seed, _CATEGORY_GAP, column) < CATEGORY_MISSING[column]
+        rank = zipf_ranks(draw_uniform(rows, seed, _CATEGORY, column), cardinality)
+        is_missing = draw_uniform(rows, seed, _CATEGORY_GAP, column) < CATEGORY_MISSING[column]
         if column in _SIGNAL_COLUMNS:
             log_odds += np.where(is_missing, 0.0, _weights(seed, column)[rank])
         categories.append(_hex_field(mix64(rank.astype(np.uint64) ^ salted(seed, _ID, column)), is_missing))
-    clicked = _uniform(rows, seed, _LABEL, 0) < 1.0 / (1.0 + np.exp(-log_odds))
+    clicked = draw_uniform(rows, seed, _LABEL, 0) < 1.0 / (1.0 + np.exp(-log_odds))
     counts = [_count_field(rows, seed, column, count) for column, count in enumerate(_COUNTS)]
     label = (clicked[:, None] + ord("0")).astype(np.uint8), np.ones((len(rows), 1), bool)
     return _lines([label, *counts, *categories])
@@ -114,9 +114,9 @@ def _hex_field(values: NDArray[np.uint64], is_missing: NDArray[np.bool_]) -> _Fi
 
 
 def _count_field(rows: NDArray[np.uint64], seed: int, column: int, count: _Count) -> _Field:
-    kind = _uniform(rows, seed, _COUNT_KIND, column)
+    kind = draw_uniform(rows, seed, _COUNT_KIND, column)
     present = (kind - count.missing) / (1.0 - count.missing)
-    drawn = np.exp(count.log_mean + count.log_sd * _normal(rows, seed, _COUNT_U, _COUNT_V, column))
+    drawn = np.exp(count.log_mean + count.log_sd * draw_normal(rows, seed, _COUNT_U, _COUNT_V, column))
     value = np.minimum(np.ceil(drawn), 9_999_999).astype(np.int64)
     value = np.where(present < count.zero, 0, value)
     value = np.where((present >= count.zero) & (present < count.zero + count.negative), -1, value)
@@ -133,7 +133,7 @@ def _decimal_field(value: NDArray[np.int64], is_missing: NDArray[np.bool_]) -> _
     return text, written & ~is_missing[:, None]
 
 
-def _zipf(uniform: NDArray[np.float64], cardinality: int) -> NDArray[np.int64]:
+def zipf_ranks(uniform: NDArray[np.float64], cardinality: int) -> NDArray[np.int64]:
     """Return ranks from 0 of a bounded power law: the inverse of its continuous distribution function, rounded down."""
     shape = 1.0 - _ZIPF_EXPONENT
     top = float(cardinality + 1) ** shape
@@ -146,21 +146,21 @@ def _zipf(uniform: NDArray[np.float64], cardinality: int) -> NDArray[np.int64]:
 def _weights(seed: int, column: int) -> NDArray[np.float64]:
     """Return the log-odds weight of each rank of a column, with mean zero under its Zipf law."""
     ranks = np.arange(CARDINALITIES[column], dtype=np.uint64)
-    weights = _SIGNAL_SD * _normal(ranks, seed, _WEIGHT_U, _WEIGHT_V, column)
+    weights = _SIGNAL_SD * draw_normal(ranks, seed, _WEIGHT_U, _WEIGHT_V, column)
     edges = np.arange(1.0, CARDINALITIES[column] + 2.0) ** (1.0 - _ZIPF_EXPONENT)
     share = (edges[:-1] - edges[1:]) / (edges[0] - edges[-1])
     centred: NDArray[np.float64] = weights - float((weights * share).sum())
     return centred
 
 
-def _uniform(numbers: NDArray[np.uint64], seed: int, salt: int, column: int) -> NDArray[np.float64]:
+def draw_uniform(numbers: NDArray[np.uint64], seed: int, salt: int, column: int) -> NDArray[np.float64]:
     """Return float64 [n] in [0, 1) with 53 random bits."""
     drawn: NDArray[np.float64] = (mix64(numbers ^ salted(seed, salt, column)) >> np.uint64(11)).astype(np.float64)
     return drawn * 2.0**-53
 
 
-def _normal(numbers: NDArray[np.uint64], seed: int, salt_u: int, salt_v: int, column: int) -> NDArray[np.float64]:
+def draw_normal(numbers: NDArray[np.uint64], seed: int, salt_u: int, salt_v: int, column: int) -> NDArray[np.float64]:
     """Return standard normals (Box and Muller)."""
-    u, v = _uniform(numbers, seed, salt_u, column), _uniform(numbers, seed, salt_v, column)
+    u, v = draw_uniform(numbers, seed, salt_u, column), draw_uniform(numbers, seed, salt_v, column)
     radius: NDArray[np.float64] = np.sqrt(-2.0 * np.log1p(-u))
     return radius * np.cos(2.0 * np.pi * v)

@@ -65,7 +65,7 @@ class ParquetSource:
     """Windows of one or more files with the columns of `rules`, in their order; any other columns are not read."""
 
     def __init__(self, files: InputFiles, rules: Mapping[str, ColumnRule]) -> None:
-        self._parquet = _pyarrow_parquet(files[0].path)
+        self._parquet = pyarrow_parquet(files[0].path)
         self.files, self._rules = files, dict(rules)
         self._lock = threading.Lock()  # a ParquetFile serves one thread at a time
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()
@@ -184,7 +184,8 @@ def _parquet_errors(path: str) -> Iterator[None]:
             ) from err
 
 
-def _pyarrow_parquet(path: str) -> Any:
+def pyarrow_parquet(path: str) -> Any:
+    """Return the module. Raises: ConfigError: it is not installed."""
     try:
         import pyarrow.parquet
     except ImportError as err:
