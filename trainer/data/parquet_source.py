@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Decoded row groups kept for the next window, which begins in the middle of one. Others are given back at once: memory
 # that is written again costs half of memory that is new.
 _GROUPS_KEPT = 2
-_FOOTERS_KEPT = 4
+_FOOTERS_KEPT = 16  # open files
 
 Convert = Callable[["pa.Array"], Column]  # raises ValueError: says what is wrong with the values
 
