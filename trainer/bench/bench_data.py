@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from ett.errors import ThresholdMissed
 from ett.figures import Measured
-from ett.trainer.data.columns import Columns, Jagged
+from ett.trainer.data.columns import Columns, Jagged, take_rows
 from ett.trainer.data.criteo import criteo_rows
 from ett.trainer.data.criteo_lines import MISSING_COUNT, MISSING_ID, parse_reference
 from ett.trainer.data.criteo_text import CATEGORIES, COLUMNS, COUNTS, LABEL
@@ -55,27 +55,36 @@ class _Files:
         self.has_parquet = _write_parquet(self.text, self.parquet)
 
     def check(self) -> None:
+        """Raise ThresholdMissed where the formats, or the first rows by the reference, differ in a column."""
         with self.text.open("rb") as text:
             block = b"".join(text.readline() for _ in range(_COMPARED_ROWS))
         labels, counts, ids, _ = parse_reference(block, _COMPARED_ROWS)
         reference = dict(zip(COLUMNS, [labels, *counts.T, *ids.T], strict=True))
-        whole = _all_columns(self.text)
         formats = [self.gzip, *([self.parquet] if self.has_parquet else [])]
-        others = [(path.name, _all_columns(path), self.rows) for path in formats]
-        for name, columns, rows in [("the reference", reference, _COMPARED_ROWS), *others]:
-            for column in COLUMNS:
-                if len(whole[column]) != self.rows or not np.array_equal(whole[column][:rows], columns[column]):
-                    raise ThresholdMissed(f"column {column} of {self.text.name} and of {name} differ")
+        num_rows = 0
+        for text_part, *parts in zip(*map(_windows, (self.text, *formats)), strict=True):
+            for path, part in zip(formats, parts, strict=True):
+                _compare(text_part, part, path.name)
+            if not num_rows:
+                _compare(take_rows(text_part, np.arange(_COMPARED_ROWS)), reference, "the reference")
+            num_rows += len(text_part[LABEL])
+        if num_rows != self.rows:
+            raise ThresholdMissed(f"{num_rows} rows were read of {self.rows}")
 
 
-def _all_columns(path: Path) -> dict[str, Any]:
-    rows, parts = criteo_rows(str(path)), []
+def _windows(path: Path) -> Iterator[Columns]:
+    rows = criteo_rows(str(path))
     for window in rows.windows(_WINDOW_ROWS, BEGINNING):
         columns, states = rows.take(window, np.arange(window.num_rows))
         if states.any():
             raise ThresholdMissed(f"{path.name}: a well-formed row is called malformed")
-        parts.append(columns)
-    return {name: np.concatenate([_array(part, name) for part in parts]) for name in COLUMNS}
+        yield columns
+
+
+def _compare(ours: Columns, other: Columns, name: str) -> None:
+    for column in COLUMNS:
+        if not np.array_equal(_array(ours, column), _array(other, column)):
+            raise ThresholdMissed(f"column {column} of the text and of {name} differ")
 
 
 def _array(columns: Columns, name: str) -> Any:

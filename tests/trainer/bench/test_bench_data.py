@@ -35,5 +35,5 @@ def test_nothing_is_measured_where_formats_differ(monkeypatch: pytest.MonkeyPatc
         return dict(columns) | {"C3": columns["C3"][::-1]}, states  # type: ignore[index]
 
     monkeypatch.setattr(CriteoParquet, "take", wrong)
-    with pytest.raises(ThresholdMissed, match=r"column C3 of rows\.tsv and of rows\.parquet differ"):
+    with pytest.raises(ThresholdMissed, match=r"column C3 of the text and of rows\.parquet differ"):
         bench_data.data_figures(quick=True)
