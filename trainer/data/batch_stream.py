@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from ett.errors import ConfigError, CorruptState
 from ett.trainer.data.columns import Columns
 from ett.trainer.data.data_source import DataSource, Share
-from ett.trainer.data.position import Cursor, Place, Position
+from ett.trainer.data.position import Bookmark, Cursor, Position
 from ett.trainer.data.read_ahead import read_ahead
 
 _STATE_VERSION = 1
@@ -70,23 +70,23 @@ class BatchStream(Generic[B]):
         self._at = self.source.locate(samples)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the exact place as JSON values; it holds for any rank and world size."""
-        place = self._at.place or self.source.locate(self._at.samples).place or Place()
-        start = place.start
+        """Return the exact bookmark as JSON values; it holds for any rank and world size."""
+        bookmark = self._at.bookmark or self.source.locate(self._at.samples).bookmark or Bookmark()
+        start = bookmark.start
         return {
             "version": _STATE_VERSION,
             "cursor": self._at.samples,
-            "epoch": place.epoch,
-            "taken": place.taken,
-            "bad_lines": place.bad_rows,
+            "epoch": bookmark.epoch,
+            "taken": bookmark.taken,
+            "bad_lines": bookmark.bad_rows,
             "window": [start.file, start.offset, start.first_line, start.first_row],
             "order": self._order(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the place of `state_dict()`.
+        """Go to where `state_dict()` was taken.
 
-        Raises: CorruptState: unknown version. ConfigError: other files, seed or window: the place means nothing.
+        Raises: CorruptState: unknown version. ConfigError: other files, seed or window: it means nothing there.
         """
         if state.get("version") != _STATE_VERSION:
             raise CorruptState(f"reader state version {state.get('version')!r}", expected=str(_STATE_VERSION))
@@ -99,8 +99,8 @@ class BatchStream(Generic[B]):
                 code="F004",
             )
         start = Position(*map(int, state["window"]))
-        place = Place(int(state["epoch"]), start, int(state["taken"]), int(state["bad_lines"]))
-        self._at = Cursor(int(state["cursor"]), place)
+        bookmark = Bookmark(int(state["epoch"]), start, int(state["taken"]), int(state["bad_lines"]))
+        self._at = Cursor(int(state["cursor"]), bookmark)
 
     def _read(self, shares: Generator[Share[Any], None, None]) -> Generator[tuple[Share[Any], B], None, None]:
         def read(share: Share[Any]) -> B:

@@ -23,7 +23,7 @@ from ett.errors import DataError
 from ett.trainer.data.columns import Columns, join_rows
 from ett.trainer.data.lanes import GlobalBatch, Group, merged_positions
 from ett.trainer.data.order import is_held_out, shuffled
-from ett.trainer.data.position import Cursor, Place, Position
+from ett.trainer.data.position import Bookmark, Cursor, Position
 from ett.trainer.data.row_source import Rows, RowSource, W
 
 _ROWS_NAMED = 10  # skipped rows of one window that are logged one by one
@@ -75,11 +75,11 @@ class DataSource(Generic[W]):
 
         Raises: DataError: an epoch without a row to train on, or more malformed rows than are allowed.
         """
-        samples, place = cursor.samples, cursor.place or self._locate(cursor.samples)
-        while place.epoch < self._epochs:
-            is_fresh, before = place == Place(epoch=place.epoch), samples
-            with closing(self._groups(place, rank, heldout=False)) as groups:
-                for share in self._shares(groups, samples, place, rank, world):
+        samples, bookmark = cursor.samples, cursor.bookmark or self._locate(cursor.samples)
+        while bookmark.epoch < self._epochs:
+            is_fresh, before = bookmark == Bookmark(epoch=bookmark.epoch), samples
+            with closing(self._groups(bookmark, rank, heldout=False)) as groups:
+                for share in self._shares(groups, samples, bookmark, rank, world):
                     samples = share.after.samples
                     yield share
             if is_fresh and samples == before:
@@ -88,13 +88,13 @@ class DataSource(Generic[W]):
                     expected="at least one well-formed row that is not held out",
                     do="check data.path, data.heldout_share and data.max_bad_lines",
                 )
-            place = Place(epoch=place.epoch + 1)
+            bookmark = Bookmark(epoch=bookmark.epoch + 1)
 
     def plan_heldout(self, batch_size: int, rank: int, world: int) -> Generator[Share[W], None, None]:
         """Yield this rank's share of batches of the held-out rows, in file order."""
         if not self.order.heldout_share:
             return
-        with closing(self._groups(Place(), rank, heldout=True)) as groups:
+        with closing(self._groups(Bookmark(), rank, heldout=True)) as groups:
             for batch, _ in _batches(groups, 0, batch_size):
                 yield Share(batch.slice_of(rank, world), (), batch.size, Cursor())
 
@@ -106,36 +106,36 @@ class DataSource(Generic[W]):
         return join_rows(parts) if parts else self._rows.empty()
 
     def locate(self, samples: int) -> Cursor:
-        """Return the cursor of so many consumed samples with its place, found by counting rows."""
+        """Return the cursor of so many consumed samples with its bookmark, found by counting rows."""
         return Cursor(samples, self._locate(samples))
 
-    def _locate(self, samples: int) -> Place:
-        place, total = self._find_in_epoch(0, samples)
-        if place is None:
+    def _locate(self, samples: int) -> Bookmark:
+        bookmark, total = self._find_in_epoch(0, samples)
+        if bookmark is None:
             epoch, rest = divmod(samples, max(total, 1))
-            place, _ = self._find_in_epoch(min(epoch, self._epochs), rest if epoch < self._epochs else 0)
-        return place or Place(epoch=self._epochs)
+            bookmark, _ = self._find_in_epoch(min(epoch, self._epochs), rest if epoch < self._epochs else 0)
+        return bookmark or Bookmark(epoch=self._epochs)
 
-    def _find_in_epoch(self, epoch: int, samples: int) -> tuple[Place | None, int]:
-        """Return the place of the sample of that number in an epoch, or None and the epoch's number of samples."""
+    def _find_in_epoch(self, epoch: int, samples: int) -> tuple[Bookmark | None, int]:
+        """Return the bookmark of the sample of that number in an epoch, or None and the epoch's number of samples."""
         if samples == 0:
-            return Place(epoch), 0
+            return Bookmark(epoch), 0
         seen = 0
-        with closing(self._groups(Place(epoch), 1, heldout=False)) as groups:
+        with closing(self._groups(Bookmark(epoch), 1, heldout=False)) as groups:
             for group in groups:
                 if samples < seen + group.num_rows:
-                    return Place(epoch, group.start, samples - seen, group.bad_before), 0
+                    return Bookmark(epoch, group.start, samples - seen, group.bad_before), 0
                 seen += group.num_rows
         return None, seen
 
     def _shares(
-        self, groups: Iterable[Group[W]], samples: int, place: Place, rank: int, world: int
+        self, groups: Iterable[Group[W]], samples: int, bookmark: Bookmark, rank: int, world: int
     ) -> Generator[Share[W], None, None]:
         unchecked: list[Rows[W]] = []
         watched = self._watched(groups, unchecked, rank, world)
-        for batch, end in _batches(watched, place.taken, self._batch_size):
+        for batch, end in _batches(watched, bookmark.taken, self._batch_size):
             samples += batch.size
-            after = Place(place.epoch + 1) if end is None else Place(place.epoch, *end)
+            after = Bookmark(bookmark.epoch + 1) if end is None else Bookmark(bookmark.epoch, *end)
             checked, unchecked[:] = tuple(unchecked), []
             yield Share(batch.slice_of(rank, world), checked, batch.size, Cursor(samples, after))
         for rows in unchecked:
@@ -154,9 +154,9 @@ class DataSource(Generic[W]):
                     )
             yield group
 
-    def _groups(self, place: Place, rank: int, *, heldout: bool) -> Generator[Group[W], None, None]:
-        bad_rows, lanes = place.bad_rows, 1 if heldout else self.order.lanes
-        with closing(self._rows.windows(self.order.window_rows, place.start)) as windows:
+    def _groups(self, bookmark: Bookmark, rank: int, *, heldout: bool) -> Generator[Group[W], None, None]:
+        bad_rows, lanes = bookmark.bad_rows, 1 if heldout else self.order.lanes
+        with closing(self._rows.windows(self.order.window_rows, bookmark.start)) as windows:
             while together := list(islice(windows, lanes)):
                 before, wanted = bad_rows, []
                 for window in together:
@@ -170,7 +170,7 @@ class DataSource(Generic[W]):
                             self.skipped_rows = bad_rows
                             if rank == 0:
                                 self._log_skipped(window, states)
-                    wanted.append(Rows(window, self._in_order(window, is_wanted, place.epoch, heldout)))
+                    wanted.append(Rows(window, self._in_order(window, is_wanted, bookmark.epoch, heldout)))
                 positions = tuple(merged_positions([len(rows.numbers) for rows in wanted]))
                 yield Group(together[0].start, tuple(wanted), positions, before)
 

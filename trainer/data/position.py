@@ -1,4 +1,4 @@
-"""Where reading is: a place in files, and how many samples of all ranks lie before it."""
+"""Where reading is: a bookmark in the files, and how many samples of all ranks lie before it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEGINNING = Position()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Bookmark:
     """Where the next sample is: `taken` training rows of the windows that begin at `start` are consumed."""
 
     epoch: int = 0
@@ -32,12 +32,12 @@ class Place:
 class Cursor:
     """How many samples of all ranks are consumed, over all epochs.
 
-    `place` says where that is, so that nothing is counted to find it; where it is None it is found by counting.
+    `bookmark` says where that is, so that nothing is counted to find it; where it is None it is found by counting.
     """
 
     samples: int = 0
-    place: Place | None = None
+    bookmark: Bookmark | None = None
 
     @staticmethod
     def beginning() -> Cursor:
-        return Cursor(0, Place())
+        return Cursor(0, Bookmark())

@@ -15,7 +15,7 @@ from ett.errors import DataError
 from ett.trainer.data.batch_stream import BatchStream
 from ett.trainer.data.columns import Columns
 from ett.trainer.data.data_source import DataSource, Order, Share
-from ett.trainer.data.position import Cursor, Place, Position
+from ett.trainer.data.position import Bookmark, Cursor, Position
 from ett.trainer.data.row_source import Fault
 
 few = settings(max_examples=40, deadline=None)
@@ -261,12 +261,12 @@ def test_a_malformed_row_is_met_by_a_rank_wherever_it_is(given_input: _Input, wo
 
 def test_the_place_of_a_cursor_is_found_in_any_epoch() -> None:
     source = _Input([10, 5], Order(seed=1, window_rows=4), 6, 3).source()
-    places = [source.locate(samples).place for samples in (0, 5, 14, 15, 20, 45)]
+    places = [source.locate(samples).bookmark for samples in (0, 5, 14, 15, 20, 45)]
     assert places == [
-        Place(0),
-        Place(0, Position(0, 4, 4, 4), 1),
-        Place(0, Position(1, 4, 4, 14), 0),
-        Place(1),
-        Place(1, Position(0, 4, 4, 4), 1),
-        Place(3),
+        Bookmark(0),
+        Bookmark(0, Position(0, 4, 4, 4), 1),
+        Bookmark(0, Position(1, 4, 4, 14), 0),
+        Bookmark(1),
+        Bookmark(1, Position(0, 4, 4, 4), 1),
+        Bookmark(3),
     ]
