@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,7 @@ def test_a_parquet_reader_restored_anywhere_in_any_world_goes_on(
     config = replace(CONFIG, lanes=lanes, window_rows=window_rows)
     whole = reader_of(folders["parquet"], config)
     batches = iter(whole)
-    for _ in range(consumed):
-        next(batches)
+    list(islice(batches, consumed))
     rest = []
     for rank in range(world):
         reader = reader_of(folders["parquet"], config, rank=rank, world_size=world)
