@@ -20,12 +20,13 @@ def scatter_rows(table_RD: Tensor, slots_N: Tensor, rows_ND: Tensor) -> None:
     table_RD.index_copy_(0, slots_N, rows_ND)
 
 
-def pool_rows(table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tensor | None) -> Tensor:
+def pool_rows(table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tensor | None, batch_size: int) -> Tensor:
     """Add up each bag in the order of its positions, one rounding an addition."""
     rows_LD = table_RD.index_select(0, slots_L)
     if scale_L is not None:
         rows_LD = rows_LD * scale_L[:, None]
-    return _added_in_order(rows_LD, offsets)
+    pooled = _added_in_order(rows_LD, offsets)
+    return pooled.view(-1, batch_size, pooled.shape[1]).transpose(0, 1).reshape(pooled.shape) if batch_size else pooled
 
 
 def sum_segments(gradients: RowGradients) -> Tensor:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from types import ModuleType
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ett.trainer.kernels import reference
 from ett.trainer.kernels.segments import RowGradients
+from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import RowOptimizer, States
+
+_ROWS_AT_ONCE = 1 << 16  # bounds the memory beside the table's own
 
 
 def gather_rows(table_RD: Tensor, slots_N: Tensor) -> Tensor:
@@ -29,15 +33,31 @@ def scatter_rows(table_RD: Tensor, slots_N: Tensor, rows_ND: Tensor) -> None:
     (_triton("rows") if table_RD.is_cuda else reference).scatter_rows(table_RD, slots_N, rows_ND)
 
 
-def pool_rows(table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tensor | None = None) -> Tensor:
+def pool_rows(
+    table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tensor | None = None, *, batch_size: int
+) -> Tensor:
     """Return float32 [B, D]: the sum of each bag's rows, each times its scale; an empty bag gives zeros.
 
     Args:
-        offsets: int64 [B + 1], non-decreasing, from 0 to L.
-        scale_L: float32, such as per-sample weights, or 1 / length for the mean.
+        offsets: int64 [B + 1], non-decreasing, from 0 to L: the bags of one feature after those of another.
+        scale_L: float32, such as per-sample weights.
+        batch_size: bags of a feature. Those of an example are returned beside each other.
     """
-    pooled: Tensor = (_triton("rows") if table_RD.is_cuda else reference).pool_rows(table_RD, slots_L, offsets, scale_L)
+    pooled: Tensor = (_triton("rows") if table_RD.is_cuda else reference).pool_rows(
+        table_RD, slots_L, offsets, scale_L, batch_size
+    )
     return pooled
+
+
+def fill_initial_rows(init: RowInit, out_ND: Tensor, first_id: int) -> None:
+    """Write the initial rows of ids first_id, first_id + 1, ...: the same bits on every device."""
+    if out_ND.is_cuda:
+        key = int(init.key.astype(np.int64))
+        _triton("rows").fill_initial_rows(out_ND, key, first_id, float(init.scale), float(init.middle))
+        return
+    for begin in range(0, len(out_ND), _ROWS_AT_ONCE):
+        end = min(begin + _ROWS_AT_ONCE, len(out_ND))
+        out_ND[begin:end] = torch.from_numpy(init.rows(np.arange(first_id + begin, first_id + end)))
 
 
 def apply_gradients(

@@ -12,17 +12,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ett.trainer.kernels.triton_rows import mix
+
 EMPTY, ERASED = -1, -2
 _BLOCK = 256
 
 
 @triton.jit
 def _place_of(ids, mask):
-    """The finaliser of splitmix64, as `ett.checkpoint.digest.mix`."""
-    word = ids.to(tl.uint64)
-    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9
-    word = (word ^ (word >> 27)) * 0x94D049BB133111EB
-    return ((word ^ (word >> 31)).to(tl.int64)) & mask
+    return mix(ids.to(tl.uint64)).to(tl.int64) & mask
 
 
 @triton.jit

@@ -77,6 +77,7 @@ def _pool_kernel(
     scale,
     out,
     num_bags,
+    batch_size,
     num_columns,
     SCALED: tl.constexpr,
     ROWS: tl.constexpr,
@@ -89,7 +90,41 @@ def _pool_kernel(
     end = tl.load(offsets + bags + 1, mask=live, other=0)
     total = added_in_order(table, slots, scale, start, end, columns, num_columns, SCALED, ROWS, COLUMNS)
     mask = live[:, None] & (columns < num_columns)[None, :]
-    tl.store(out + bags[:, None] * num_columns + columns[None, :], total, mask=mask)
+    # Bags come feature by feature, and go example by example.
+    row = (bags % batch_size) * (num_bags // batch_size) + bags // batch_size
+    tl.store(out + row[:, None] * num_columns + columns[None, :], total, mask=mask)
+
+
+@triton.jit
+def _fill_kernel(
+    out, key, first_id, num_rows, num_columns, half_width, middle, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Initial rows as `ett.trainer.sparse.hashing.RowInit` gives them, by its formula."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    row_key = mix((rows + first_id).to(tl.uint64) ^ key.to(tl.uint64))
+    word = mix(row_key[:, None] + (columns + 1).to(tl.uint64)[None, :] * 0x9E3779B97F4A7C15)
+    unit = (word >> 40).to(tl.int32).to(tl.float32) * 1.1920928955078125e-07 - 1.0
+    mask = (rows < num_rows)[:, None] & (columns < num_columns)[None, :]
+    tl.store(out + rows[:, None] * num_columns + columns[None, :], unit * half_width + middle, mask=mask)
+
+
+@triton.jit
+def mix(word):
+    """The finaliser of splitmix64, as `ett.checkpoint.digest.mix`."""
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB
+    return word ^ (word >> 31)
+
+
+def fill_initial_rows(out_ND: Tensor, key: int, first_id: int, scale: float, middle: float) -> None:
+    """Args: key: of the `RowInit`, as int64."""
+    count, dim = out_ND.shape
+    if count:
+        rows, columns = tile_of(dim)
+        _fill_kernel[(triton.cdiv(count, rows),)](
+            *(out_ND, key, first_id, count, dim, scale, middle), ROWS=rows, COLUMNS=columns, enable_fp_fusion=False
+        )
 
 
 def gather_rows(table_RD: Tensor, slots_N: Tensor, out_ND: Tensor) -> None:
@@ -113,14 +148,14 @@ def _copy(
     )
 
 
-def pool_rows(table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tensor | None) -> Tensor:
+def pool_rows(table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tensor | None, batch_size: int) -> Tensor:
     num_bags, dim = len(offsets) - 1, table_RD.shape[1]
     out = table_RD.new_empty((num_bags, dim))
     if num_bags:
         rows, columns = tile_of(dim)
         scale = slots_L if scale_L is None else scale_L
         _pool_kernel[(triton.cdiv(num_bags, rows),)](
-            *(table_RD, slots_L, offsets, scale, out, num_bags, dim),
+            *(table_RD, slots_L, offsets, scale, out, num_bags, batch_size, dim),
             SCALED=scale_L is not None,
             ROWS=rows,
             COLUMNS=columns,

@@ -46,17 +46,17 @@ class RowInit:
 
     def __init__(self, table: str, *, seed: int, dim: int, scale: float, middle: float = 0.0) -> None:
         seed_key = mix(np.array([seed], U64))
-        self._key = mix(table_salt(table) ^ seed_key)
+        self.key = U64(mix(table_salt(table) ^ seed_key)[0])
+        self.scale, self.middle = np.float32(scale), np.float32(middle)
         self._columns = np.arange(1, dim + 1, dtype=U64) * _GOLDEN
-        self._scale, self._middle = np.float32(scale), np.float32(middle)
 
     def rows(self, ids: Ids) -> NDArray[np.float32]:
         """Return the initial weights of ids (int64 [N]): float32 [N, dim], uniform in middle ± scale."""
-        words = mix(mix(ids.view(U64) ^ self._key)[:, None] + self._columns)
+        words = mix(mix(ids.view(U64) ^ self.key)[:, None] + self._columns)
         unit = (words >> U64(40)).astype(np.float32)  # 24 bits: exact in float32, and so are the next two operations
         unit *= np.float32(2.0**-23)
         unit -= np.float32(1.0)
-        unit *= self._scale
-        if self._middle:
-            unit += self._middle
+        unit *= self.scale
+        if self.middle:
+            unit += self.middle
         return unit

@@ -11,10 +11,11 @@ from triton.compiler import ASTSource
 from ett.trainer.kernels import triton_index, triton_rows, triton_update
 
 H200 = GPUTarget("cuda", 90, 32)
-INTS = ("num_rows", "num_bags", "num_chunks", "num_columns", "num_ids")
+INTS = ("num_rows", "num_bags", "num_chunks", "num_columns", "num_ids", "batch_size")
+NUMBERS = ("key", "first_id")
 LONGS = ("slots", "offsets", "rows", "starts", "ends", "count", "source_rows", "target_rows")
 LONGS += ("first_chunk", "first_block", "numbers")
-FLOATS = ("learning_rate", "eps", "keep1", "keep2", "take2")
+FLOATS = ("learning_rate", "eps", "keep1", "keep2", "take2", "half_width", "middle")
 
 
 def kind_of(name: str, *, of_index: bool) -> str:
@@ -22,6 +23,8 @@ def kind_of(name: str, *, of_index: bool) -> str:
         return "i32"
     if name in FLOATS:
         return "fp32"
+    if name in NUMBERS:
+        return "i64"
     if of_index:
         return {"state": "*i32", "mask": "i64"}.get(name, "*i64")
     return "*i64" if name in LONGS else "*fp32"
@@ -49,6 +52,7 @@ def main() -> None:
         rows, columns = triton_rows.tile_of(dim)
         tile = {"ROWS": rows, "COLUMNS": columns}
         is_aligned = dim % 16 == 0
+        failed += fails(triton_rows._fill_kernel, tile, is_aligned=is_aligned)
         for gather in (0, 1):
             failed += fails(triton_rows._copy_kernel, tile | {"GATHER": gather}, is_aligned=is_aligned)
         for scaled in (0, 1):

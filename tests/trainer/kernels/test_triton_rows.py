@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ett.trainer.kernels import reference
 from ett.trainer.kernels.segments import CHUNK, Chunks, RowGradients, segments_of
+from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowOptimizer, RowWiseAdagrad, Sgd
 
 NUM_ROWS = 40
@@ -62,8 +64,12 @@ def test_pooling_adds_in_the_order_of_positions_to_the_bit(
     from ett.trainer.kernels import triton_rows
 
     batch, rows = make_batch(lengths, dim, scaled=scaled, hot=4, device=device), table(dim, device)
-    expected = reference.pool_rows(rows, batch.slots_L, batch.offsets, batch.scale_L)
-    assert torch.equal(triton_rows.pool_rows(rows, batch.slots_L, batch.offsets, batch.scale_L), expected)
+    pooled = (rows, batch.slots_L, batch.offsets, batch.scale_L)
+    expected = reference.pool_rows(*pooled, len(lengths))
+    assert torch.equal(triton_rows.pool_rows(*pooled, len(lengths)), expected)
+    by_example = expected.view(len(lengths), 1, dim).transpose(0, 1).reshape(expected.shape)
+    assert torch.equal(triton_rows.pool_rows(*pooled, 1), reference.pool_rows(*pooled, 1))
+    assert torch.equal(triton_rows.pool_rows(*pooled, 1), by_example)
     plain = torch.nn.functional.embedding_bag(
         batch.slots_L, rows, batch.offsets, mode="sum", include_last_offset=True, per_sample_weights=batch.scale_L
     )
@@ -122,6 +128,17 @@ def test_gather_then_scatter_moves_rows_and_nothing_else(dim: int, device: torch
     triton_rows.scatter_rows(target, slots, out)
     assert torch.equal(target[slots], rows[slots])
     assert int(target.isnan().all(1).sum()) == NUM_ROWS - 4
+
+
+@pytest.mark.parametrize("middle", [0.0, 0.25])
+@pytest.mark.parametrize("dim", [3, 64])
+def test_initial_rows_are_those_of_the_host_to_the_bit(dim: int, middle: float, device: torch.device) -> None:
+    from ett.trainer.kernels import triton_rows
+
+    init = RowInit("t", seed=3, dim=dim, scale=0.01, middle=middle)
+    out = torch.full((NUM_ROWS, dim), float("nan"), device=device)
+    triton_rows.fill_initial_rows(out, int(init.key.astype(np.int64)), 2**40, float(init.scale), middle)
+    assert torch.equal(out.cpu(), torch.from_numpy(init.rows(np.arange(2**40, 2**40 + NUM_ROWS))))
 
 
 @given(slots=st.lists(st.integers(0, 6), max_size=3 * CHUNK), hot=st.sampled_from([0, 0, 1, CHUNK**2, CHUNK**2 + 40]))
