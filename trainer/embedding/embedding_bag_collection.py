@@ -13,6 +13,8 @@ from ett.errors import ConfigError
 from ett.trainer.comm.collectives import Collectives, LocalCollectives
 from ett.trainer.embedding.bag_exchange import BagExchange, ExchangedBags
 from ett.trainer.embedding.bag_lookup import LocalBags, divide_by_lengths
+from ett.trainer.embedding.device_bags import DeviceBags
+from ett.trainer.embedding.device_tables import DeviceTable, device_table, make_blocks
 from ett.trainer.embedding.feature_ids import FeatureIds, ids_of_slots, slots_of
 from ett.trainer.embedding.fused_optimizer import FusedParams
 from ett.trainer.embedding.rank_tables import RankTables
@@ -44,31 +46,38 @@ class EmbeddingBagCollection(nn.Module):
 
         Args:
             is_weighted: multiply each row by the weight of its id.
-            device: host memory, the only one today.
+            device: where the rows are: host memory, or a CUDA device, for tables of a fixed size with `fused_params`
+                that one rank has. A batch must be there, too; what is wrong with it rises at the next call, or `check`.
             fused_params: optimizer of all tables, or of each.
             plan: where each table's rows are; without it all are sharded by row over the ranks of `collectives`.
             weights: rows that tables of one rank start with, float32 [num_embeddings, embedding_dim], without a copy.
         Raises: ConfigError: what was given does not fit together.
         """
         super().__init__()
-        check_device(device)
         self._is_weighted = is_weighted
         made_for = LocalCollectives() if collectives is None else collectives
         self._tables = RankTables.checked(
             "embedding_bags", list(tables), made_for, plan=plan, fused_params=fused_params, weights=weights, seed=seed
         )
         self._configs = list(tables)
-        self.embedding_bags = nn.ModuleDict(dict(zip(self._names(), self._tables.parts, strict=True)))
         self._slots = slots_of(tables, [table.pooling is PoolingType.MEAN for table in tables])
+        self._output_names = output_names(tables)
+        self._on_device: DeviceBags | None = None
+        if is_on_device(device):
+            self._make_on(torch.device(device), weights, seed)  # type: ignore[arg-type]
+            return
+        self.embedding_bags = nn.ModuleDict(dict(zip(self._names(), self._tables.parts, strict=True)))
         self._exchanged = [n for n, slot in enumerate(self._slots) if not self._tables.is_local(slot.table)]
         self._exchange = BagExchange(self._tables, [self._slots[n] for n in self._exchanged])
-        self._output_names = output_names(tables)
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
         """Return each feature's pooled rows side by side; every rank calls, and its batch may be empty.
 
         Raises: DataError: an id is out of its table's range. ConfigError: a feature is missing.
         """
+        if self._on_device is not None:
+            values = self._on_device.pooled(features, is_weighted=self._is_weighted)
+            return KeyedTensor(self._output_names, [slot.dim for slot in self._slots], values)
         found = ids_of_slots(features, self._slots, self._configs, is_weighted=self._is_weighted)
         weights = features.weights() if self._is_weighted else None
         if weights is not None and weights.requires_grad and self._exchanged:
@@ -80,6 +89,14 @@ class EmbeddingBagCollection(nn.Module):
         values = _Pool.apply(lookup, weights, *self._leaves())  # type: ignore[no-untyped-call]
         return KeyedTensor(self._output_names, [slot.dim for slot in self._slots], values)
 
+    def check(self) -> None:
+        """Wait for the device, if the rows are on one.
+
+        Raises: DataError: a batch had an id out of range or a gradient that is not finite; it changed no row.
+        """
+        if self._on_device is not None:
+            self._on_device.check()
+
     def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
         return self._configs
 
@@ -88,11 +105,36 @@ class EmbeddingBagCollection(nn.Module):
 
     def set_learning_rate(self, learning_rate: float, table: str | None = None) -> None:
         """Set the learning rate of the next updates, of one table or of all."""
+        before = dict(self._tables.learning_rates)
         self._tables.set_learning_rate(learning_rate, table)
+        blocks = [] if self._on_device is None else self._on_device.blocks
+        try:
+            rates = [self._tables.one_learning_rate(block.table_names) for block in blocks]
+        except ConfigError:
+            self._tables.learning_rates.update(before)
+            raise
+        for block, rate in zip(blocks, rates, strict=True):
+            block.learning_rate = rate
 
     def fused_state(self) -> dict[str, Tensor]:
         """Return this rank's optimizer state by TorchRec's names, such as `t.momentum1`, sharing memory."""
         return fused_state(self.embedding_bags)
+
+    def _make_on(self, device: torch.device, weights: Mapping[str, Tensor] | None, seed: int) -> None:
+        params, world_size = self._tables.params, self._tables.collectives.world_size
+        if params is None or world_size > 1 or weights:
+            why = "no fused_params are given" if params is None else f"{world_size} ranks share the rows"
+            raise ConfigError(
+                f"device is {device}, and {'rows are given' if weights else why}",
+                expected="fused_params, one rank and initial rows by id for tables in device memory",
+            )
+        made: dict[int, DeviceTable] = {}
+        blocks = make_blocks(self._configs, params, device)
+        for block in blocks:
+            for number, first_row in zip(block.tables, block.first_rows, strict=True):
+                made[number] = device_table("embedding_bags", self._configs[number], block, first_row, seed=seed)
+        self._on_device = DeviceBags(blocks, self._slots, self._configs)
+        self.embedding_bags = nn.ModuleDict({c.name: made[number] for number, c in enumerate(self._configs)})
 
     def _names(self) -> list[str]:
         return [config.name for config in self._configs]
@@ -174,6 +216,14 @@ class _Pool(torch.autograd.Function):
         grads = ctx.lookup.divided(grads_BC)
         of_weights = ctx.lookup.weight_gradients(grads) if ctx.needs_input_grad[1] else None
         return None, of_weights, *ctx.lookup.apply_gradients(grads)
+
+
+def is_on_device(device: torch.device | str | None) -> bool:
+    """Return whether it is a CUDA device. Raises: ConfigError: it is neither that nor host memory."""
+    kind = "cpu" if device is None else torch.device(device).type
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"device is {device}", expected="cpu or cuda")
+    return kind == "cuda"
 
 
 def check_device(device: torch.device | str | None) -> None:

@@ -95,6 +95,17 @@ class RankTables:
             )
         self.learning_rates.update(dict.fromkeys(names, learning_rate))
 
+    def one_learning_rate(self, names: Sequence[str]) -> float:
+        """Return the learning rate of tables that are updated together. Raises: ConfigError: they have several."""
+        rates = {name: self.learning_rates[name] for name in names}
+        if len(set(rates.values())) > 1:
+            raise ConfigError(
+                f"tables of one block on a device have the learning rates {rates}",
+                expected="one: they are updated together",
+                do="give a table whose rate differs fused_params of its own",
+            )
+        return next(iter(rates.values()))
+
     def update(self, table: int, found: FoundRows, summands: Summands) -> None:
         """Update this rank's rows of a table that is sharded, or that one rank has alone."""
         update_rows(self.parts[table], found, summands, self.learning_rates[self.configs[table].name])
