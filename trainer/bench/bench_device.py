@@ -241,7 +241,7 @@ def _batches(workload: dict[str, Any]) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 def _device_s(work: Callable[[], object]) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     begin.record()
     work()
     end.record()
