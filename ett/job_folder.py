@@ -16,7 +16,8 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ett.errors import AccessDenied, Conflict, NotFound, UsageError
 from ett.process_identity import ProcessIdentity
 
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_SHOWN_NAMES = 8  # of jobs, in an error
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 
 
@@ -101,6 +103,26 @@ class JobFolder:
         except FileExistsError as err:
             raise Conflict(f"job {self.name} exists already", do="choose another --job") from err
 
+    def gone(self) -> NotFound:
+        return NotFound(
+            f"the folder of job {self.name} is gone, or a part of it: {self.path}",
+            did="ended its workers",
+            do="what it had saved there is gone with it; launch the job again",
+        )
+
+    @contextmanager
+    def expected(self) -> Iterator[None]:
+        """While a job runs: a part of its folder that is not there any more is nobody's bug but whoever deleted it.
+
+        Raises: NotFound: in place of what the operating system says of a path in this folder.
+        """
+        try:
+            yield
+        except FileNotFoundError as err:
+            if err.filename is None or self.path not in Path(os.fsdecode(err.filename)).parents:
+                raise
+            raise self.gone() from err
+
     def attempts(self) -> list[int]:
         """Return the numbers that were taken, in order."""
         try:
@@ -161,9 +183,15 @@ def find_job(home: Path, text: str) -> JobFolder:
     if len(matching) == 1:
         return JobFolder(jobs / matching[0])
     if matching:
-        raise NotFound(f"job {text!r} is ambiguous", expected="one of " + ", ".join(matching[:8]), code="N002")
-    known = ", ".join(names[-8:]) or "none"
+        raise NotFound(f"job {text!r} is ambiguous", expected=f"one of {some_of(matching)}", code="N002")
+    known = some_of(names) if names else "none"
     raise NotFound(f"there is no job {text!r} under {jobs}", expected=f"known jobs: {known}", do="`ett ls` lists them")
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the last few of many names, and how many more there are."""
+    more = f", and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(names[-_SHOWN_NAMES:]) + more
 
 
 def fresh_job(home: Path, stem: str) -> JobFolder:

@@ -181,9 +181,10 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
     try:
         telemetry.start()
         otel.start(os.environ)
-        job.open(history)
-        job.say(f"job {folder.name}, attempt {job.attempt}: {' '.join([plan.target, *plan.args])}")
-        outcome = _run_attempts(job)
+        with folder.expected():
+            job.open(history)
+            job.say(f"job {folder.name}, attempt {job.attempt}: {' '.join([plan.target, *plan.args])}")
+            outcome = _run_attempts(job)
         for unfired in job.unfired_faults():
             job.say(unfired)
         if job.is_refused(outcome) and kept.put_back():

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ett.clock import Clock, SystemClock
-from ett.errors import NotFound
 from ett.event_log import EventWriter, own_place
 from ett.failure import (
     FINAL_CODES,
@@ -135,7 +134,8 @@ class JobSupervisor:
             self.prepare_attempt()
         self._is_prepared = False
         self._set_generation(0)
-        self.folder.logs(self.attempt).mkdir(parents=True, exist_ok=True)
+        self.folder.logs(self.attempt).parent.mkdir(exist_ok=True)  # not its parents: a folder that is gone stays gone
+        self.folder.logs(self.attempt).mkdir(exist_ok=True)
         self.world = self.first_world = self.next_world
         self._num_memory_kills = num_memory_kills()
         own_trace = self._needs_own_trace()
@@ -214,11 +214,7 @@ class JobSupervisor:
         )
         history = self._replay()
         if not history.ended:
-            raise NotFound(
-                f"the folder of job {self.folder.name} is gone: {self.folder.path}",
-                did="ended its workers",
-                do="what it had saved there is gone with it; launch the job again",
-            )
+            raise self.folder.gone()
         decision = self._policy(history.since(self.first_attempt), self.recovery)
         if smaller is not None and decision.restart:
             self._places.leave_out(place)

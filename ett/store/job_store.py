@@ -185,7 +185,8 @@ class Store:
         if len(names) == 1:
             return str(names[0])
         if names:
-            raise NotFound(f"job {text!r} is ambiguous", expected="one of " + ", ".join(names[:8]), code="N002")
+            known = ", ".join(names[:8]) + (", and more" if len(names) > 8 else "")
+            raise NotFound(f"job {text!r} is ambiguous", expected=f"one of {known}", code="N002")
         raise NotFound(f"there is no job {text!r} in the store {self.name}", do="`ett ls --store URL` lists them")
 
     def sum_up(self, job: str, as_of_ns: int | None = None) -> JobRow:

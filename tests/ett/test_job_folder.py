@@ -45,6 +45,27 @@ def test_the_home_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert ett_home({"ETT_HOME": "/srv/ett"}) == Path("/srv/ett")
 
 
+def test_an_unknown_job_says_how_many_there_are_beside_the_named(tmp_path: Path) -> None:
+    for number in range(11):
+        made(tmp_path, f"j{number:02}")
+    with pytest.raises(NotFound) as unknown:
+        find_job(tmp_path, "k")
+    assert unknown.value.expected == "known jobs: j03, j04, j05, j06, j07, j08, j09, j10, and 3 more"
+    with pytest.raises(NotFound, match="ambiguous") as ambiguous:
+        find_job(tmp_path, "j")
+    assert ambiguous.value.expected.endswith("j10, and 3 more")
+
+
+def test_a_deleted_folder_is_the_deleters_error(tmp_path: Path) -> None:
+    folder = made(tmp_path, "j")
+    number = folder.take_attempt()
+    folder.attempt(number).rmdir()
+    with pytest.raises(NotFound, match="folder of job j is gone"), folder.expected():
+        folder.write_workers(number, {})
+    with pytest.raises(FileNotFoundError), folder.expected():
+        (tmp_path / "elsewhere").read_text()
+
+
 def test_attempt_numbers_are_never_given_twice(tmp_path: Path) -> None:
     folder = made(tmp_path, "j")
     assert [folder.take_attempt(), folder.take_attempt(), JobFolder(folder.path).take_attempt()] == [1, 2, 3]

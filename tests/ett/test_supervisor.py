@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ett.errors import NotFound
 from ett.event_reader import read_folder
 from ett.failure import RankExit
 from ett.generation import GenerationFolder
@@ -137,6 +139,14 @@ def test_the_end_names_the_cause_where_it_is_known(
     job.fail_attempt([RankExit(rank=0, code=code)], order=[0])
     job.close()
     assert end_of(folder).get("cause") == cause
+
+
+def test_a_folder_that_is_deleted_while_an_attempt_starts_stays_deleted(job: JobSupervisor, folder: JobFolder) -> None:
+    shutil.rmtree(folder.path)
+    with pytest.raises(NotFound, match="is gone"), folder.expected():
+        begin(job)
+        job.watch({0: NO_PROCESS})
+    assert not folder.logs(1).exists()
 
 
 def test_a_kill_is_the_memory_killers_only_where_the_kernel_counted_one(
