@@ -14,6 +14,7 @@ from ett.ago import Ago
 from ett.errors import EttError
 from ett.event_schema import NS
 from ett.job_source import accounts, opened, store_option, store_url
+from ett.job_state import STATES
 from ett.job_window import AccountingPolicy
 from ett.report_text import duration, share
 from ett.shown_text import one_line, say
@@ -58,7 +59,7 @@ def list_jobs(store: str | None, asked: JobFilter, *, sort: str, limit: int, cur
 @store_option
 @click.option("--team", metavar="NAME", help="Only jobs of this team.")
 @click.option("--model", metavar="NAME", help="Only jobs of this model.")
-@click.option("--state", metavar="STATE", help="Only queued, running, suspended, succeeded, failed, cancelled or lost.")
+@click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
 @click.option("--since", type=Ago(), metavar="AGO", help="Only jobs that started in the last 7d, 12h, 90m, …")
 @click.option(
     "--sort", type=click.Choice(sorted(SORTS)), default="start", help="Newest first (start), or by ETT, or lost time."

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ett.accounting import JobAccount, account
-from ett.errors import ConfigError, CorruptState, NotFound, UsageError
+from ett.errors import AccessDenied, ConfigError, CorruptState, NotFound, UsageError
 from ett.event_reader import EventLog, folder_files, read_folder
 from ett.job_folder import JobFolder, ett_home, read_json
 from ett.job_window import AccountingPolicy
@@ -123,6 +123,19 @@ def store_url(given: str | None) -> str | None:
     if url is not None and not isinstance(url, str):
         raise ConfigError(f"{site}: store.url is {url!r}", expected="a path, or postgresql://…", code="F003")
     return url or None
+
+
+def own_store() -> str:
+    """Return the store under $ETT_HOME, whose folder is made: who names a store elsewhere makes its folder.
+
+    Raises: AccessDenied.
+    """
+    home = ett_home(os.environ)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise AccessDenied(f"$ETT_HOME {home} cannot be made: {err.strerror}") from err
+    return str(home / "ett.db")
 
 
 def opened(url: str) -> Store:

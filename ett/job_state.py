@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ett.accounting import JobAccount
 
+STATES = ("queued", "running", "suspended", "succeeded", "failed", "cancelled", "lost")
+
 
 def state_of(account: JobAccount) -> str:
     """Return queued, running, suspended, succeeded, failed, cancelled or lost.

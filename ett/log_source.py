@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from ett.accounting import JobAccount
+from ett.errors import NotFound
+from ett.event_reader import event_files
 from ett.event_schema import NS
 from ett.job_folder import ett_home, find_job
 from ett.job_source import JobLog, opened, store_url
@@ -40,11 +42,12 @@ def log_path(job: str | None, events: Path | None, store: str | None = None) -> 
 
     Raises:
         click.UsageError: not exactly one of job and events was given.
-        NotFound: no such job, or several.
+        NotFound: no such job, or several; or a folder that holds no event log.
     """
     if (job is None) == (events is None):
         raise click.UsageError("name a job, or a folder with --events DIR; `ett ls` lists the jobs")
     if events is not None:
+        _check_is_log(events)
         return JobLog(job="", folder=events)
     url = store_url(store)
     if url is None:
@@ -52,6 +55,14 @@ def log_path(job: str | None, events: Path | None, store: str | None = None) -> 
         return JobLog(job=folder.name, folder=folder.path)
     with opened(url) as found:
         return JobLog(job=found.find_job(str(job)), store=url)
+
+
+def _check_is_log(path: Path) -> None:
+    """A folder of other things was named by mistake; an empty one is a log that has not begun."""
+    if not path.is_dir() or (path / "events").is_dir() or event_files(path):
+        return
+    if any(entry.is_file() for entry in path.iterdir()):
+        raise NotFound(f"no event log under {path}", expected="a folder with *.jsonl files, or one that holds events/")
 
 
 def load_account(log: JobLog, as_of_ns: int | None, policy: AccountingPolicy) -> JobAccount | None:

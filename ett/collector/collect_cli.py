@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ett.errors import ConfigError, UsageError
-from ett.job_folder import ett_home
+from ett.job_source import own_store
 from ett.recipe_cli import site_file
 from ett.recipe_sections import SLUG
 
@@ -56,16 +56,18 @@ def command(
     _check_installed()
     from ett.collector.access import access_policy, read_token
     from ett.collector.listener import bind as bind_to
+    from ett.collector.listener import host_and_port
     from ett.collector.site_labels import read_site
     from ett.site import load_site
     from ett.store import open_store
 
+    host, _ = host_and_port(bind)
     site_path = site_file(config)
     labels, site_store = read_site(site_path, cluster)
-    access = access_policy(bind.rpartition(":")[0].strip("[]"), read_token(token_file, os.environ), hosts)
+    access = access_policy(host, read_token(token_file, os.environ), hosts)
     listening = bind_to(bind)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="ett collect: %(levelname)s: %(message)s")
-    url = store_url or os.environ.get("ETT_STORE") or site_store or ett_home(os.environ) / "ett.db"
+    url = store_url or os.environ.get("ETT_STORE") or site_store or own_store()
     with open_store(url, wait_s=STORE_WAIT_S) as store:
         _run(store, labels, load_site(site_path), access, listening)
 

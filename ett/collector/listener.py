@@ -16,18 +16,24 @@ MAX_CONNECTIONS = 512
 DRAIN_S = 10  # for requests in progress after the signal
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return what "host:port" or "[::1]:port" says. Raises: UsageError: it has no such form."""
+    host, colon, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 65536
+    if not colon or not host.strip("[]") or not is_port:
+        raise UsageError(f"--bind {address!r}", expected="HOST:PORT, such as 127.0.0.1:9480 or [::1]:9480")
+    return host.strip("[]"), int(port)
+
+
 def bind(address: str) -> socket.socket:
     """Return a listening socket on "host:port"; port 0 takes a free one.
 
     Raises: UsageError: no such form. Conflict: the port is taken. NotFound: no such host. AccessDenied.
     """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"--bind {address!r}", expected="HOST:PORT, such as 127.0.0.1:9480 or [::1]:9480")
-    host = host.strip("[]")
+    host, port = host_and_port(address)
     try:
         return socket.create_server(
-            (host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
         )
     except socket.gaierror as err:
         raise NotFound(f"--bind {address}: there is no host {host!r}") from err

@@ -5,6 +5,7 @@ SQL is written once with `?` for every value; nothing from outside ever becomes 
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 import threading
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from ett.errors import AccessDenied, ConfigError, Conflict, CorruptState, EttError, Unreachable, UsageError
+from ett.errors import AccessDenied, ConfigError, Conflict, CorruptState, EttError, NotFound, Unreachable, UsageError
 from ett.store.connection_pool import ConnectionPool
 from ett.store.migrations import MIGRATIONS
 
@@ -78,10 +79,12 @@ class SqliteDatabase:
         self._path = path
         self._turn = threading.Lock()
         self._pool: ConnectionPool[sqlite3.Connection] = ConnectionPool(self._connect, lambda c: not c.in_transaction)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as err:
-            raise AccessDenied(f"the folder of the store {path} cannot be made: {err.strerror}") from err
+        if not path.parent.is_dir():
+            raise NotFound(
+                f"there is no folder {path.parent} for the store {path.name}",
+                expected="a folder that is there: a slip in --store must not become a new store",
+                do=f"mkdir -p {shlex.quote(str(path.parent))}, or name another store",
+            )
         with self._translated(), self._pool.lent():
             pass  # it can be opened
 

@@ -12,7 +12,7 @@ import click
 
 from ett.errors import CorruptState, NotFound, UsageError
 from ett.job_folder import checked_name, ett_home, find_job
-from ett.job_source import store_url
+from ett.job_source import own_store, store_url
 from ett.shown_text import say
 from ett.store.export_jsonl import ExportedJob, read_export
 from ett.store.folder_ingest import FolderIngest, ingest_export, ingest_folder
@@ -39,11 +39,11 @@ def command(jobs: tuple[str, ...], all_jobs: bool, events: Path | None, store: s
     conflicts with one that is stored under the same number.
     """
     is_export = events is not None and events.is_file()
-    if all_jobs == bool(jobs) and not (is_export and not all_jobs):
+    if events is not None and (all_jobs or len(jobs) > 1 or not (jobs or is_export)):
+        raise click.UsageError(f"--events is the log of one job: name that job, `ett ingest NAME --events {events}`")
+    if events is None and all_jobs == bool(jobs):
         raise click.UsageError("name jobs, or say --all; `ett ls` lists them")
-    if events is not None and (all_jobs or len(jobs) != 1) and not (is_export and not jobs):
-        raise click.UsageError("--events is the log of one job: name that job")
-    url = store_url(store) or str(ett_home(os.environ) / "ett.db")
+    url = store_url(store) or own_store()
     done, warnings = list[FolderIngest](), list[str]()
     with open_store(url) as opened:
         for name, source in _sources(jobs, events):

@@ -67,6 +67,47 @@ def test_an_empty_log_has_no_ett(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert envelope["warnings"] == ["the log has no records"]
 
 
+@pytest.mark.parametrize("verb", ["report", "explain", "whatif", "timeline"])
+def test_a_folder_of_other_things_is_no_empty_log(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "passwd").write_text("")
+    assert run([verb, "--events", str(tmp_path)]) == 4
+    assert "no event log under" in capsys.readouterr().err
+
+
+def test_a_state_that_does_not_exist_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ls", "--state", "nonsense"]) == 2
+    assert "suspended" in capsys.readouterr().err
+
+
+def test_a_log_that_is_to_be_taken_in_needs_a_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ([], ["--all"], ["a", "b"]):
+        assert run(["ingest", *argv, "--events", str(home)]) == 2
+        assert f"`ett ingest NAME --events {home}`" in capsys.readouterr().err
+
+
+def test_a_store_in_a_folder_that_does_not_exist_is_not_made(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for verb in (["ingest", "--all"], ["collect", "--bind", "127.0.0.1:0"]):
+        assert run([*verb, "--store", str(home / "no" / "such" / "ett.db")]) == 4
+        assert "mkdir -p" in capsys.readouterr().err
+    assert not (home / "no").exists()
+    monkeypatch.setenv("ETT_HOME", str(home / "new"))  # one's own home is made, as by a launch
+    assert run(["ingest", "--all"]) == 0
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", ":9480", "[]:1", "127.0.0.1:٣"])
+def test_an_address_without_a_meaning_is_told_so_before_anything_else(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["collect", "--bind", address]) == 2
+    error = capsys.readouterr().err
+    assert f"--bind {address!r}" in error
+    assert "HOST:PORT" in error
+
+
 def test_json_has_the_documented_keys(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     envelope = answer(capsys, "report", "ctr-aaaa", "--json")
     assert set(envelope) == {"schema", "data", "warnings"}

@@ -55,6 +55,7 @@ def postgres() -> Iterator[str]:
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An address where no store is yet; every test that takes it runs on both databases."""
     if request.param == "sqlite":
+        (tmp_path / "home").mkdir()
         yield str(tmp_path / "home" / "ett.db")
         return
     psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'ett[postgres]'")
