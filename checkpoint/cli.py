@@ -183,6 +183,4 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)
+    return "-" if value is None else str(value)  # digits alone: a step is pasted into the next command

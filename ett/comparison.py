@@ -100,9 +100,13 @@ def _windows(a: JobAccount, b: JobAccount, align: Align) -> tuple[tuple[Interval
         if len(known) == 2:
             target = min(known)
             times = (_time_of(a, target), _time_of(b, target))
-            return _from(starts, (times[0] - starts[0], times[1] - starts[1])), f"each until it had learned {target}"
+            return _from(starts, (times[0] - starts[0], times[1] - starts[1])), _until(target)
         return (None, None), "the whole jobs: one of them completed no step"
     return (None, None), "the whole jobs"
+
+
+def _until(cursor: float) -> str:
+    return f"each until it had learned from {count(int(cursor), 'sample')}"
 
 
 def _from(starts: tuple[int, int], lengths: tuple[int, int]) -> tuple[Interval, Interval]:
@@ -164,7 +168,9 @@ def _verdict(a: Report, b: Report, components: tuple[Difference, ...], reasons: 
     for component in moved[:2]:
         own = [d for d in by_name.values() if d.name.startswith(f"{component.name}.")]
         most = max(own, key=lambda d: abs(d.delta_ns))
-        parts.append(f"{component.name} gave {-component.points:+.1f}, most of it {most.name} {signed(most.delta_ns)}")
+        word = "more" if component.points > 0 else "less"
+        took = f"{component.name} took {abs(component.points):.1f} points {word}"
+        parts.append(f"{took} (most of it {most.name}, {signed(most.delta_ns)})")
     failures = b.count("failure", "inprocess") - a.count("failure", "inprocess")
     parts += [f"{count(abs(failures), 'failure')} {'more' if failures > 0 else 'fewer'}"] if failures else []
     return f"{head}; {'; '.join(parts)}" if parts else head

@@ -75,6 +75,9 @@ def _lines(found: Comparison) -> list[str]:
     lines = [f"A {_header(a)}", f"B {_header(b)}", f"compared: {found.aligned}", ""]
     lines.append(f"{'':<28}{'A':>10}{'B':>10}{'B - A':>11}{'points':>9}")
     lines += [_row(d) for d in found.components]
+    total = Difference(name="total", a_ns=a.total_ns, b_ns=b.total_ns, points=0.0)
+    lines.append(_row(total).removesuffix(f"{0.0:>+9.1f}"))
+    lines.append("points: B's share of its time less A's, times 100; more of anything but effective is worse")
     moved = [d for d in found.reasons if d.delta_ns and not d.name.startswith("effective.")]
     lines += ["", "reasons, largest difference first"] if moved else []
     lines += [_row(d) for d in moved[:_SHOWN_REASONS]]

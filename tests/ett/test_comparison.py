@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from ett.accounting import JobAccount, account
 from ett.cli import run
-from ett.comparison import Align, changed_values, compare
+from ett.comparison import Align, changed_values, compare, signed
 from ett.event_reader import read_folder
 
 WriteCase = Callable[[dict[str, Any], Path], list[str]]
@@ -68,12 +69,24 @@ def test_a_job_compared_with_itself_differs_in_nothing(home: Path, capsys: pytes
 def test_the_verdict_names_the_component_and_the_reason(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verdict = data(capsys, "compare", "ctr-aaaa", "ctr-bbbb")["verdict"]
     assert verdict.startswith("B (ctr-bbbb, failed) is better than A (ctr-aaaa, succeeded): ETT 60.0 % against 46.2 %")
-    assert "wasted gave -25.8, most of it wasted.unsaved_tail +1m 20s" in verdict
+    assert "wasted took 25.8 points more (most of it wasted.unsaved_tail, +1m 20s)" in verdict
 
 
 def test_aligned_by_step_both_have_learned_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = data(capsys, "compare", "ctr-aaaa", "ctr-bbbb", "--align", "step")
     assert found["a"]["ns"]["effective"] == found["b"]["ns"]["effective"] == 120 * 10**9
+
+
+def test_the_table_says_what_was_aligned_and_which_sign_is_worse(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", "ctr-aaaa", "ctr-bbbb", "--align", "step"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^compared: each until it had learned from \d+ samples$", shown, re.MULTILINE)
+    a_ns, b_ns = (data(capsys, "compare", "ctr-aaaa", "ctr-bbbb", "--align", "step")[k]["total_ns"] for k in "ab")
+    (total,) = (line for line in shown.splitlines() if line.startswith("total "))
+    assert total.split()[-1] == signed(b_ns - a_ns).split()[-1]
+    assert "more of anything but effective is worse" in shown
 
 
 def test_aligned_by_wall_both_are_equally_long(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
