@@ -152,7 +152,8 @@ def _roll_up_table(found: RollUp) -> Table:
     of_jobs = found.by in ("attempt", "model")
     columns = (found.by, _unit(found), "share", "ETT" if of_jobs else "owner", "top reasons")
     rows = tuple(_roll_up_row(row, found, of_jobs=of_jobs) for row in found.rows)
-    total = ("total", duration(found.total_ns), share(1.0 if found.total_ns else None), "", "")
+    ett = share(found.ett) if of_jobs else ""
+    total = ("total", duration(found.total_ns), share(1.0 if found.total_ns else None), ett, "")
     numbers = frozenset({1, 2, 3}) if of_jobs else frozenset({1, 2})
     return Table(
         title=f"By {found.by}, {found.view.replace('-', ' ')}", columns=columns, rows=(*rows, total), numbers=numbers
@@ -162,7 +163,9 @@ def _roll_up_table(found: RollUp) -> Table:
 def _roll_up_row(row: Row, found: RollUp, *, of_jobs: bool) -> tuple[str, ...]:
     name = f"{row.name} x{row.count}" if row.count and not of_jobs else row.name
     middle = share(row.effective_ns / row.ns if row.ns else None) if of_jobs else row.owner or "-"
-    top = "" if found.by == "reason" else ", ".join(f"{reason} {duration(ns)}" for reason, ns in row.top)
+    own = f"{row.name}."  # a row of one component need not say it again of each reason
+    told = (f"{reason.removeprefix(own)} {duration(ns)}" for reason, ns in row.top)
+    top = "" if found.by == "reason" else ", ".join(told)
     return (name, duration(row.ns), share(row.ns / found.total_ns if found.total_ns else None), middle, top)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ett.event_schema import Component
 from ett.report_document import STACKING, Document, Table
@@ -20,6 +21,8 @@ _COLOURS: dict[Component, str] = {
     "shutdown": "#9AA5B1",
 }
 _BAR_CELLS = 64
+_PADDING, _NARROWEST_CELL = 3, 24
+_MORE = ", …"
 
 
 def is_drawn(environ: Mapping[str, str]) -> bool:
@@ -76,7 +79,30 @@ def _draw(document: Document, heading: str) -> None:
             drawn.append(GLYPHS[component] * n, style=_COLOURS[component])
         console.print(drawn)
     for table in document.tables:
-        console.print(_drawn_table(table))
+        console.print(_drawn_table(fitted(table, console.width)))
+
+
+def fitted(table: Table, width: int) -> Table:
+    """Return the table with as many of the last column's reasons, largest first, as have room in one line each."""
+    last = len(table.columns) - 1
+    if last in table.numbers:
+        return table
+    widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
+    room = width - sum(widths[:last]) - _PADDING * len(table.columns)
+    rows = tuple((*row[:last], _first_of(row[last], max(room, _NARROWEST_CELL))) for row in table.rows)
+    return replace(table, rows=rows)
+
+
+def _first_of(listed: str, room: int) -> str:
+    if len(listed) <= room:
+        return listed
+    kept = ""
+    for part in listed.split(", "):
+        longer = f"{kept}, {part}" if kept else part
+        if kept and len(longer) + len(_MORE) > room:
+            break
+        kept = longer
+    return kept if kept == listed else kept + _MORE
 
 
 def _drawn_table(table: Table) -> object:

@@ -91,6 +91,27 @@ def test_a_fleet_is_the_ratio_of_sums(home: Path, capsys: pytest.CaptureFixture[
     assert by_rank["weights"]["job"]["total_ns"] == fleet["total_ns"]
 
 
+@pytest.mark.parametrize("by", ["component", "owner", "reason", "attempt"])
+def test_a_terminal_of_80_columns_has_one_line_for_each_row(
+    by: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = answer(capsys, "--fleet", "--by", by)["data"]["rows"]
+    assert run(["report", "--fleet", "--by", by]) == 0
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).split("─")[-1]
+    lines = [line for line in shown.splitlines() if line.strip()]
+    assert len(lines) == len(rows) + 1  # and the total
+    assert lines[-1].split()[0] == "total"
+
+
+def test_the_total_of_models_has_the_fleets_ett(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "--fleet", "--by", "model"]) == 0
+    total = capsys.readouterr().out.splitlines()[-1]
+    ett = answer(capsys, "--fleet")["data"]["ett"]
+    assert total.split("\t")[3] == f"{ett * 100:.1f} %"
+
+
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
