@@ -18,10 +18,13 @@ from ett.event_schema import COMPONENTS, NS, Component
 from ett.rank_timeline import Piece
 from ett.report_text import duration, share
 from ett.shown_text import shown
+from ett.timeline_labels import LabelledBar, below, fits, inside
 
 _WIDTH, _LEFT, _RIGHT = 960, 92, 24
 _COLUMNS = _WIDTH - _LEFT - _RIGHT  # pixels of the time axis
-_TOP, _LANE, _BAR = 56, 58, 28
+_TOP, _LANE, _BAR = 56, 86, 28
+_BELOW = 23  # from a bar's bottom to the first row of names: a commit's mark lies between
+_NARROWEST_BORDERED = 3  # pixels; a line in a narrower bar would hide it
 _COLOURS: dict[Component, str] = {
     "effective": "#0072B2",
     "wasted": "#D55E00",
@@ -57,6 +60,7 @@ def timeline_svg(account: JobAccount) -> str:
     lanes = max(1, len(account.timelines))
     height = _TOP + lanes * _LANE + 74
     scale = _Scale(account.window.start_ns, max(account.window.end_ns, account.window.start_ns + 1))
+    bars = list(_bars(account, scale))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
         f'role="img" font-family="system-ui, sans-serif" font-size="12" fill="#1B1F24">',
@@ -66,7 +70,8 @@ def timeline_svg(account: JobAccount) -> str:
         f'<text x="{_LEFT}" y="24" font-size="15" font-weight="600">{escape(_title(account))}</text>',
         *_axis(scale, lanes),
         *(_lane_label(i, t.attempt.number) for i, t in enumerate(account.timelines)),
-        *(_bar(bar) for bar in _bars(account, scale)),
+        *(_bar(bar, is_first=i == 0 or bars[i - 1].lane != bar.lane) for i, bar in enumerate(bars)),
+        *_labels(bars),
         *_commits(account, scale),
         *_failures(account, scale),
         *_legend(account, _TOP + lanes * _LANE + 44),
@@ -139,19 +144,32 @@ def _shown_reason(piece: Piece) -> str:
     return "" if piece.component == "effective" else piece.reason
 
 
-def _bar(bar: _Bar) -> str:
+def _bar(bar: _Bar, *, is_first: bool) -> str:
     component, reason = bar.verdict
-    y, name = _TOP + bar.lane * _LANE, reason or component
+    y = _TOP + bar.lane * _LANE
     label = f"{component}{'.' + reason if reason else ''} {duration(bar.ns)}"
     shape = f'x="{bar.x}" y="{y}" width="{bar.width}" height="{_BAR}"'
     hatch = f'<rect {shape} fill="url(#hatch-{component})"/>' if component in _HATCHES else ""
-    text = ""
-    if bar.width > 7 * len(name):
-        text = (
-            f'<text x="{bar.x + bar.width / 2:g}" y="{y + _BAR / 2 + 4:g}" text-anchor="middle" fill="#FFFFFF" '
-            f'stroke="{_COLOURS[component]}" stroke-width="3" paint-order="stroke">{escape(name)}</text>'
-        )
-    return f'<g><title>{escape(label)}</title><rect {shape} fill="{_COLOURS[component]}"/>{hatch}{text}</g>'
+    # Two reasons of one component have one colour: the border between them is drawn.
+    border = (
+        "" if is_first or bar.width < _NARROWEST_BORDERED else f'<path d="M{bar.x + 0.5} {y}v{_BAR}" stroke="#FFF"/>'
+    )
+    named = _labelled(bar)
+    text = inside(named) if fits(named.name, bar.width) else ""
+    return f'<g><title>{escape(label)}</title><rect {shape} fill="{_COLOURS[component]}"/>{hatch}{border}{text}</g>'
+
+
+def _labelled(bar: _Bar) -> LabelledBar:
+    component, reason = bar.verdict
+    y, name = _TOP + bar.lane * _LANE, reason or component
+    return LabelledBar(x=bar.x, y=y, width=bar.width, height=_BAR, ns=bar.ns, name=name, colour=_COLOURS[component])
+
+
+def _labels(bars: Sequence[_Bar]) -> Iterator[str]:
+    for _, lane in groupby(bars, lambda bar: bar.lane):
+        others = (bar for bar in lane if bar.verdict[0] != "effective")  # the only colour without a pattern, and wanted
+        narrow = [named for named in map(_labelled, others) if not fits(named.name, named.width)]
+        yield from below(narrow, _LEFT, _LEFT + _COLUMNS, _BELOW)
 
 
 def _patterns() -> str:

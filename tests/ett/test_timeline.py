@@ -14,6 +14,7 @@ import pytest
 from ett.accounting import JobAccount, account
 from ett.event_reader import read_folder
 from ett.timeline_cli import timeline_text
+from ett.timeline_labels import LabelledBar, below
 from ett.timeline_svg import timeline_svg
 
 CASES = {
@@ -59,6 +60,32 @@ def test_a_bar_says_its_component_reason_and_time(drawn: Callable[[str], JobAcco
     titles = [title for _, _, title in bars(timeline_svg(drawn("C02")))]
     assert "wasted.replay 30.0s" in titles
     assert "effective 1m 20s" in titles
+
+
+def test_every_bar_is_named_in_it_or_below_it(drawn: Callable[[str], JobAccount]) -> None:
+    tree = ET.fromstring(timeline_svg(drawn("C02")))
+    names = [text.text for text in tree.iter(f"{SVG}text") if text.get("aria-hidden") is None]
+    for narrow in ("queue", "in_flight", "untracked"):
+        assert narrow in names
+
+
+def test_names_below_never_cover_each_other() -> None:
+    bars = [
+        LabelledBar(x=100 + 5 * i, y=0, width=5, height=28, ns=9 - i, name=f"initialization{i}", colour="#000")
+        for i in range(9)
+    ]
+    texts = [
+        ET.fromstring(f"<g>{drawn_below}</g>").find("text") for drawn_below in below(bars, left=92, right=936, under=23)
+    ]
+    assert [text.text for text in texts if text is not None] == [f"initialization{i}" for i in range(3)]  # the longest
+    assert len({text.get("y") for text in texts if text is not None}) == 3
+
+
+def test_reasons_of_one_component_have_a_border(drawn: Callable[[str], JobAccount]) -> None:
+    groups = [g for g in ET.fromstring(timeline_svg(drawn("C02"))).iter(f"{SVG}g") if g.find(f"{SVG}rect") is not None]
+    bordered = [group.find(f"{SVG}path") is not None for group in groups]
+    assert bordered[0] is False  # nothing to the left of it
+    assert all(bordered[1:4])
 
 
 def test_the_text_form_has_a_line_for_each_attempt(drawn: Callable[[str], JobAccount]) -> None:
