@@ -224,6 +224,11 @@ class Run:
             self._is_train_ended = True
             self.emit("train_end", step=self._completed_step)
 
+    def infer_train_end(self, mono_ns: int) -> None:
+        """As `train_end`, of a program that did not say it: its last step was done at `mono_ns`."""
+        self._is_train_ended = True
+        self.emit_at(mono_ns, "train_end", step=self._completed_step, inferred=True)
+
     def _work(self) -> None:
         noted, self.before_work = self.before_work, None
         if noted is not None:
@@ -285,6 +290,13 @@ class Run:
                 self.heartbeat()
             self._writer.close()
             self._writer = None
+
+    def close_at_exit(self) -> None:
+        """As `close`, when the interpreter ends: from here on it takes itself down, with torch for half a second on an
+        idle host and for seconds on a busy one. That span stays open: the attempt's end closes it (R10)."""
+        if self._is_train_ended:
+            self.emit("span_begin", id=self._next_span_id(), name="teardown", blocking=True)
+        self.close()
 
     def silence(self) -> None:
         """Record nothing from now on: this copy was made by a fork, and a file has one writer."""
@@ -394,7 +406,7 @@ def _start(environ: Mapping[str, str]) -> Run:
     identity = RunIdentity.from_environ(environ)
     run = Run(identity, faults=_faults(environ, identity))
     if run.is_recording:
-        atexit.register(run.close)
+        atexit.register(run.close_at_exit)
         assert identity.job_dir is not None
         answer_stack_signal(identity.job_dir / "logs" / str(identity.attempt) / stacks_name(identity.rank))
     return run

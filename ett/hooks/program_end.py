@@ -26,7 +26,7 @@ class ProgramEnd:
         end_ns = self._steps.intervals.last_end_ns
         if end_ns is None or not session.is_on("train_end") or getattr(sys, "last_value", None) is not None:
             return
-        session.run.emit_at(end_ns, "train_end", step=session.run.position[0], inferred=True)
+        session.run.infer_train_end(end_ns)
         for begin_ns, until_ns in self._steps.saves_since_step:
             # Later in the log and of the same begin as the `ckpt_save`, so it wins (rule R5).
             session.end_span(session.begin_span("final_save", begin_ns, inferred=True), until_ns)

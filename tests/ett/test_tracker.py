@@ -224,6 +224,13 @@ def test_a_forked_child_ends_when_it_is_told_to(tmp_path: Path) -> None:
     assert run_program(text, tmp_path).stdout.split() == ["-15", "False"]
 
 
+@pytest.mark.parametrize(("end", "spans"), [("run.train_end()", ["teardown"]), ("", [])])
+def test_what_the_interpreter_does_after_the_last_line_has_a_name(end: str, spans: list[str], tmp_path: Path) -> None:
+    run_program(f"import ett\nrun = ett.init()\nwith run.step(samples=1): pass\n{end}", tmp_path)
+    kinds = [r for r in read_folder(tmp_path).records if r.ev in ("span_begin", "span_end")]
+    assert [(r.ev, r.data["name"]) for r in kinds] == [("span_begin", name) for name in spans]  # nothing ends it
+
+
 def test_sigterm_ends_a_process_that_never_asks(tmp_path: Path) -> None:
     text = "import os, signal, ett\nett.init()\nos.kill(os.getpid(), signal.SIGTERM)\nprint('alive')"
     assert run_program(text, tmp_path).returncode == -signal.SIGTERM
