@@ -16,8 +16,12 @@ RESOURCE_LABELS = ("cluster", "team", "model")
 # `training` is effective + wasted, and `wasted` the part of it that was found to be lost: all but `wasted` sum to the
 # wall time, and neither falls when a failure turns effective time into wasted time.
 METRIC_COMPONENTS = ("scheduling", "initialization", "compilation", "training", "shutdown", "wasted")
+# What an attempt can spend and not learn from: each has a limit that somebody answers for.
+LOSSES = ("scheduling", "initialization", "compilation", "wasted", "shutdown")
 # A second to four hours: a start-up's imports, and a night in a queue.
 DURATION_BUCKETS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 5_400, 7_200, 14_400)
+# How much slower the slowest rank is: 1 is not at all.
+RATIO_BUCKETS = (1.01, 1.02, 1.03, 1.05, 1.075, 1.1, 1.15, 1.2, 1.3, 1.5, 1.75, 2, 3, 5, 10, 20)
 # Values of the label `reason`: why a job had to come back, by an interruption's class, or its kind if it has none.
 RESTART_REASONS = {
     "preemption": "preemption",
@@ -62,11 +66,15 @@ def _gauge(prometheus: str, otel: str, unit: str, labels: tuple[str, ...], text:
     return MetricName(prometheus=prometheus, otel=otel, instrument="gauge", unit=unit, labels=labels, help=text)
 
 
-def _histogram(
-    prometheus: str, otel: str, labels: tuple[str, ...], text: str, buckets: tuple[float, ...] = DURATION_BUCKETS_S
-) -> MetricName:
+def _histogram(prometheus: str, otel: str, labels: tuple[str, ...], text: str) -> MetricName:
     return MetricName(
-        prometheus=prometheus, otel=otel, instrument="histogram", unit="s", labels=labels, help=text, buckets=buckets
+        prometheus=prometheus,
+        otel=otel,
+        instrument="histogram",
+        unit="s",
+        labels=labels,
+        help=text,
+        buckets=DURATION_BUCKETS_S,
     )
 
 
@@ -216,6 +224,37 @@ CLIENT_DROPPED = _counter(
     "Records that ranks could not write in time.",
 )
 
+HANG_DETECTION_DURATION = _histogram(
+    "ett_hang_detection_duration_seconds",
+    "",
+    ("cluster",),
+    "Seconds without progress until a hang was found and its attempt ended.",
+)
+STRAGGLER_RATIO = MetricName(
+    prometheus="ett_straggler_ratio",
+    otel="",
+    instrument="histogram",
+    unit="1",
+    labels=("cluster",),
+    help="Step time of the slowest rank over that of the median rank, the median of 100 steps.",
+    buckets=RATIO_BUCKETS,
+)
+SLO_OBJECTIVE = _gauge(
+    "ett_slo_objective_ratio",
+    "",
+    "1",
+    ("slo", "component", "owner"),
+    "Share of rank-time that a component may take over 28 days; of effective: that it should reach.",
+)
+# On /metrics/jobs alone: the only label without a bound of its own, so it is of the largest running jobs.
+JOB_COMPONENT_RANK_TIME = _gauge(
+    "ett_job_component_rank_seconds",
+    "",
+    "s",
+    ("cluster", "job", "component"),
+    "Rank-seconds of each component of the 200 running jobs with most ranks.",
+)
+
 SCRAPED_ONLY: tuple[MetricName, ...] = (
     JOB_TIME_REVISED,
     WALL_REVISED,
@@ -233,6 +272,9 @@ SCRAPED_ONLY: tuple[MetricName, ...] = (
     EXAMPLES,
     EXAMPLES_REDONE,
     CLIENT_DROPPED,
+    HANG_DETECTION_DURATION,
+    STRAGGLER_RATIO,
+    SLO_OBJECTIVE,
 )
 
 METRICS: tuple[MetricName, ...] = (

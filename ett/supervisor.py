@@ -205,6 +205,7 @@ class JobSupervisor:
             cause=self._cause(gone, lines) or None,
             detail=None if gone.hang is None else "hang",
             hang=None if gone.hang is None else str(gone.hang),
+            idle_s=None if gone.hang is None else round(gone.hang.idle_s, 3),
             stacks=None if gone.hang is None else list(gone.hang.stacks)[:32],
             unkillable=list(unkillable) or None,
             local_rank=place,

@@ -49,7 +49,8 @@ def command(
 ) -> None:
     """Take event logs over HTTP into the job store, and serve them as Prometheus metrics.
 
-    POST /v1/events, GET /metrics, /healthz and /readyz. It prints one line when it is ready and ends on SIGTERM.
+    POST /v1/events, GET /metrics, /metrics/jobs, /healthz and /readyz. It prints one line when it is ready and ends on
+    SIGTERM.
     """
     if not SLUG.fullmatch(cluster):
         raise UsageError(f"--cluster {cluster!r}", expected="lower-case letters, digits, '.', '_' or '-'")
@@ -73,9 +74,11 @@ def command(
 
 
 def _run(store: Store, labels: SiteLabels, site: Site, access: AccessPolicy, listening: socket.socket) -> None:
+    from prometheus_client import CollectorRegistry
+
     from ett.collector.booking import Booking
     from ett.collector.counter_book import CounterBook
-    from ett.collector.exposition import FleetCollector, render
+    from ett.collector.exposition import FleetCollector, JobsCollector, render
     from ett.collector.intake import Intake
     from ett.collector.listener import serve
     from ett.collector.own_figures import OwnFigures
@@ -86,6 +89,8 @@ def _run(store: Store, labels: SiteLabels, site: Site, access: AccessPolicy, lis
     book = CounterBook(store, LabelGate(labels), site)
     book.load()
     figures.registry.register(FleetCollector(book))
+    of_jobs = CollectorRegistry()
+    of_jobs.register(JobsCollector(book))
     booking = Booking(store, book, figures)
 
     def scrape(accept: str) -> tuple[bytes, str]:
@@ -96,6 +101,7 @@ def _run(store: Store, labels: SiteLabels, site: Site, access: AccessPolicy, lis
         intake=Intake(store, figures, book.note),
         figures=figures,
         render=scrape,
+        render_jobs=lambda accept: render(of_jobs, accept),
         check_ready=lambda: _check_store(store),
         begin=booking.begin,
         end=booking.end,

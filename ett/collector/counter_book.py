@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ett import metric_names as names
 from ett.accounting import account
 from ett.clock import Clock, SystemClock
 from ett.collector.book_page import BookPage, Labels, Series, read_page
@@ -124,6 +125,24 @@ class CounterBook:
                 jobs=jobs,
                 models=models,
             )
+
+    def running_jobs(self, most: int) -> dict[str, dict[str, int]]:
+        """Return the rank-nanoseconds by component of the running jobs with most ranks, as they were published."""
+        with self._lock:
+            known = [
+                (-one.running.ranks, job, one.page)
+                for job, one in self._known.items()
+                if one.running is not None and one.page is not None
+            ]
+        metric = names.COMPONENT_RANK_TIME.prometheus
+        return {
+            job: {key[1]: value for key, value in page.amounts.items() if key[0] == metric}
+            for _, job, page in sorted(known, key=lambda k: k[:2])[:most]
+        }
+
+    @property
+    def site(self) -> Site:
+        return self._site
 
     def lag_s(self) -> float:
         """Return how long the oldest lines wait that no counter has yet."""

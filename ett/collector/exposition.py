@@ -13,6 +13,9 @@ from ett import metric_names as names
 from ett.collector.counter_book import CounterBook, FleetView
 from ett.collector.job_figures import ModelState
 from ett.event_schema import NS
+from ett.site import Site
+
+MOST_JOBS = 200
 
 
 class FleetCollector(Collector):
@@ -25,7 +28,24 @@ class FleetCollector(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        return families(self._book.view(), self._book.cluster)
+        return families(self._book.view(), self._book.cluster, self._book.site)
+
+
+class JobsCollector(Collector):
+    """What `/metrics/jobs` has: the one metric with a job as a label, of a bounded number of jobs."""
+
+    def __init__(self, book: CounterBook) -> None:
+        self._book = book
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        seconds = _gauge(names.JOB_COMPONENT_RANK_TIME)
+        for job, ns in self._book.running_jobs(MOST_JOBS).items():
+            for component in names.METRIC_COMPONENTS:
+                seconds.add_metric([self._book.cluster, job, component], ns.get(component, 0) / NS)
+        yield seconds
 
 
 def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
@@ -34,7 +54,7 @@ def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     return encode(registry), content_type
 
 
-def families(view: FleetView, cluster: str) -> Iterator[Metric]:
+def families(view: FleetView, cluster: str, site: Site) -> Iterator[Metric]:
     """Yield every family once, those without a series too: what a fleet does not have yet is documented as well."""
     for metric in names.METRICS:
         base = metric.prometheus.removesuffix("_total")
@@ -54,6 +74,7 @@ def families(view: FleetView, cluster: str) -> Iterator[Metric]:
                     histogram.add_metric(series[1:], buckets, counts[-1] / NS)
             yield histogram
     yield from _gauges(view, cluster)
+    yield _objectives(site)
 
 
 def _gauges(view: FleetView, cluster: str) -> Iterator[Metric]:
@@ -72,6 +93,16 @@ def _gauges(view: FleetView, cluster: str) -> Iterator[Metric]:
         if gaps := _intervals(states):
             interval.add_metric(labels, max(gaps) / NS)
     yield from (last, interval, running, at_risk)
+
+
+def _objectives(site: Site) -> GaugeMetricFamily:
+    """The site file's [slo], as alerts name them; `ett` is what effective time should reach."""
+    family = _gauge(names.SLO_OBJECTIVE)
+    for name, ratio in sorted(site.objectives.items()):
+        component = "effective" if name == "ett" else name
+        owner = next((o for o in (site.owners.get(n) for n in (name, component)) if o), "none")
+        family.add_metric([f"ett-{component}-share", component, owner], ratio)
+    return family
 
 
 def _intervals(states: list[ModelState]) -> list[int]:

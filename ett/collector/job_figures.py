@@ -51,6 +51,7 @@ class ModelState(NamedTuple):
     last_commit_ns: int | None
     interval_ns: int | None
     at_risk_rank_ns: int
+    ranks: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,4 +228,5 @@ def _model_state(account: JobAccount) -> ModelState:
         last_commit_ns=commits[-1] if commits else None,
         interval_ns=median_low(gaps) if gaps else None,
         at_risk_rank_ns=sum(held.at(p.begin_ns) * (p.end_ns - p.begin_ns) for p in account.at_risk),
+        ranks=held.at(account.window.end_ns),
     )

@@ -5,21 +5,24 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from statistics import median
 from typing import NamedTuple
 
 from ett import metric_names as names
 from ett.accounting import JobAccount
 from ett.attempt_timeline import AttemptTimeline
-from ett.event_schema import Component
+from ett.event_schema import NS, is_number
 from ett.interruptions import Interruption
 from ett.otel.checkpoint_saves import checkpoint_saves
+from ett.step_credit import Cursor
 
-_LOSSES: tuple[Component, ...] = ("scheduling", "initialization", "compilation", "wasted", "shutdown")
+_WINDOW_STEPS = 100
 _OUTCOMES = frozenset({"completed", "failed", "preempted", "suspended"})
 
 
 class Moment(NamedTuple):
-    """A duration of a histogram in nanoseconds, or a count of a counter; labels but cluster, team and model."""
+    """A point of a histogram in billionths of its unit, or a count of a counter; labels but cluster, team and model."""
 
     metric: str
     labels: tuple[str, ...]
@@ -34,11 +37,16 @@ def moments_of(account: JobAccount, until_ns: int) -> dict[str, list[Moment]]:
         if attempt.start_ns is not None and not attempt.is_alive and attempt.cut_ns <= until_ns:
             outcome = attempt.reason if attempt.reason in _OUTCOMES else "lost"
             found[f"end {number}"] = [Moment(names.ATTEMPTS_FINISHED.prometheus, (outcome,), 1)]
-            for component in _LOSSES:
+            idle_s = None if attempt.ended is None else attempt.ended.data.get("idle_s")
+            if isinstance(idle_s, int | float) and is_number(idle_s) and idle_s >= 0:
+                found[f"hang {number}"] = [Moment(names.HANG_DETECTION_DURATION.prometheus, (), round(idle_s * NS))]
+            for component in names.LOSSES:
                 moment = Moment(names.ATTEMPT_COMPONENT_DURATION.prometheus, (component,), spent[component])
                 found[f"{component} {number}"] = [moment]
         for kind, moment in _saves(timeline, until_ns):
             found.setdefault(f"{kind} {number}", []).append(moment)
+        if ratios := _straggler_ratios(timeline, until_ns):
+            found[f"stragglers {number}"] = ratios
         if spent[_RESTORE]:
             source = _source_of_restore(account, timeline)
             moment = Moment(names.CHECKPOINT_RESTORE_DURATION.prometheus, (source,), spent[_RESTORE])
@@ -78,6 +86,22 @@ def _saves(timeline: AttemptTimeline, until_ns: int) -> Iterator[tuple[str, Mome
         yield "saved", Moment(metric, ("background",), save.end_ns - save.start_ns)
         if save.waited_until_ns is not None:
             yield "stalled", Moment(metric, ("blocking",), save.blocking_ns)
+
+
+def _straggler_ratios(timeline: AttemptTimeline, until_ns: int) -> list[Moment]:
+    """One for each 100 steps that several ranks have done: a step whose ranks wait for each other tells the least."""
+    by_number: dict[Cursor, list[int]] = {}
+    for step in timeline.steps:
+        if step.is_complete and step.stop_ns <= until_ns:
+            by_number.setdefault(step.number, []).append(step.stop_ns - step.begin_ns)
+    ratios = [
+        Fraction(max(times)) / Fraction(middle)
+        for _, times in sorted(by_number.items())
+        if len(times) > 1 and (middle := median(times)) > 0
+    ]
+    whole = len(ratios) // _WINDOW_STEPS
+    windows = (ratios[i * _WINDOW_STEPS : (i + 1) * _WINDOW_STEPS] for i in range(whole))
+    return [Moment(names.STRAGGLER_RATIO.prometheus, (), round(median(window) * NS)) for window in windows]
 
 
 def _source_of_restore(account: JobAccount, timeline: AttemptTimeline) -> str:

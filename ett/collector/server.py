@@ -1,4 +1,4 @@
-"""The HTTP side: `POST /v1/events`, `/metrics`, `/healthz`, `/readyz`, behind one guard (spec 4.7, 4.8)."""
+"""The HTTP side: `POST /v1/events`, `/metrics` and `/metrics/jobs`, `/healthz`, `/readyz`, behind one guard."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class Parts:
     intake: Intake
     figures: OwnFigures
     render: Callable[[str], tuple[bytes, str]]
+    render_jobs: Callable[[str], tuple[bytes, str]]
     check_ready: Callable[[], None]
     begin: Callable[[], None]
     end: Callable[[], None]
@@ -67,6 +68,7 @@ def build_app(parts: Parts, access: AccessPolicy) -> ASGIApp:
         routes=[
             Route("/v1/events", routes.events, methods=["POST"]),
             Route("/metrics", routes.metrics, methods=["GET"]),
+            Route("/metrics/jobs", routes.metrics_of_jobs, methods=["GET"]),
             Route("/healthz", routes.healthz, methods=["GET"]),
             Route("/readyz", routes.readyz, methods=["GET"]),
         ],
@@ -112,7 +114,7 @@ class _Guard:
         return None
 
 
-_ROUTES = frozenset({"/v1/events", "/metrics", *_OPEN_PATHS})
+_ROUTES = frozenset({"/v1/events", "/metrics", "/metrics/jobs", *_OPEN_PATHS})
 
 
 class _Routes:
@@ -155,9 +157,15 @@ class _Routes:
         return JSONResponse(reply.plain())
 
     async def metrics(self, request: Request) -> Response:
+        return await self._scraped(request, "/metrics", self._parts.render)
+
+    async def metrics_of_jobs(self, request: Request) -> Response:
+        return await self._scraped(request, "/metrics/jobs", self._parts.render_jobs)
+
+    async def _scraped(self, request: Request, route: str, render: Callable[[str], tuple[bytes, str]]) -> Response:
         begun_s = time.monotonic()
-        body, content_type = await run_in_threadpool(self._parts.render, request.headers.get("accept", ""))
-        self._parts.figures.query_duration.labels(route="/metrics").observe(time.monotonic() - begun_s)
+        body, content_type = await run_in_threadpool(render, request.headers.get("accept", ""))
+        self._parts.figures.query_duration.labels(route=route).observe(time.monotonic() - begun_s)
         return Response(body, headers={"content-type": content_type})
 
     async def healthz(self, _: Request) -> Response:

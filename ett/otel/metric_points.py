@@ -8,20 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ett.accounting import JobAccount
+from ett.collector.job_moments import moments_of
 from ett.event_schema import NS
 from ett.interruptions import Interruption
 from ett.interval_set import Interval, measure, without
-from ett.job_state import state_of
+from ett.job_state import STATES, state_of
 from ett.metric_names import (
-    ATTEMPT_COMPONENT_DURATION,
-    CHECKPOINT_PHASES,
-    CHECKPOINT_SAVE_DURATION,
     COMPONENT_JOB_TIME,
     COMPONENT_RANK_TIME,
     COMPONENT_REVISED,
     JOBS,
     METRIC_COMPONENTS,
-    RECOVERY_DURATION,
+    METRICS,
+    RESOURCE_LABELS,
     RESTART_REASONS,
     RESTARTS,
     WALL_RANK_TIME,
@@ -29,14 +28,10 @@ from ett.metric_names import (
     attribute,
 )
 from ett.otel.attempt_blocks import Block, attempt_blocks, lane_of
-from ett.otel.checkpoint_saves import checkpoint_saves
 from ett.otel.failure_event import error_type
 from ett.otel.job_span import Attributes
 from ett.rank_timeline import Piece
 from ett.report import world_of
-
-JOB_STATES = ("queued", "running", "suspended", "succeeded", "failed", "cancelled", "lost")
-_TIERS = {"inprocess": "in_process", "failure": "in_job", "preemption": "reschedule"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,10 +75,8 @@ def metric_points(account: JobAccount) -> list[MetricPoint]:
     reasons = Counter(error_type(stop) for stop in stops if _came_back(account, stop))
     points += [_number(RESTARTS, {"reason": r}, reasons[r]) for r in RESTART_REASONS.values() if reasons[r]]
     state = state_of(account)
-    points += [_number(JOBS, {"state": s}, int(s == state)) for s in JOB_STATES]
-    points += _attempt_histograms(blocks, kept)
-    points += _recovery_histograms(account, stops)
-    points += _save_histograms(blocks)
+    points += [_number(JOBS, {"state": s}, int(s == state)) for s in STATES]
+    points += _histograms(account)
     return points
 
 
@@ -131,40 +124,20 @@ def _component_ns(pieces: Iterable[Piece], kept: Sequence[Interval], ranks: Mapp
     return sums
 
 
-def _attempt_histograms(blocks: Iterable[Block], kept: Sequence[Interval]) -> list[MetricPoint]:
-    values: dict[str, list[int]] = {}
-    for block in blocks:
-        if block.timeline is None or block.timeline.attempt.is_alive:
-            continue
-        lanes: Counter[str] = Counter()
-        for piece in block.pieces:
-            lanes[lane_of(piece.component)] += measure(kept, piece.begin_ns, piece.end_ns)
-        for lane in METRIC_COMPONENTS:
-            if lane != "wasted":
-                values.setdefault(lane, []).append(lanes[lane])
-    return [_histogram(ATTEMPT_COMPONENT_DURATION, {"component": lane}, own) for lane, own in values.items()]
-
-
-def _recovery_histograms(account: JobAccount, stops: Iterable[Interruption]) -> list[MetricPoint]:
-    begins = [piece.begin_ns for piece in account.pieces if piece.component == "effective"]
-    values: dict[str, list[int]] = {}
-    for stop in stops:
-        following = bisect_left(begins, stop.time_ns)
-        if following < len(begins):
-            values.setdefault(_TIERS[stop.kind], []).append(begins[following] - stop.time_ns)
-    return [_histogram(RECOVERY_DURATION, {"tier": tier}, own) for tier, own in sorted(values.items())]
-
-
-def _save_histograms(blocks: Iterable[Block]) -> list[MetricPoint]:
-    values: dict[str, list[int]] = {phase: [] for phase in CHECKPOINT_PHASES}
-    for block in blocks:
-        if block.timeline is None:
-            continue
-        for save in checkpoint_saves(block.timeline.records(), block.end_ns):
-            if save.result == "committed":
-                values["blocking"].append(save.blocking_ns)
-                values["background"].append(save.end_ns - save.start_ns)
-    return [_histogram(CHECKPOINT_SAVE_DURATION, {"phase": phase}, own) for phase, own in values.items() if own]
+def _histograms(account: JobAccount) -> list[HistogramPoint]:
+    """What happened once, as the collector observes it: one definition for both."""
+    by_prometheus = {metric.prometheus: metric for metric in METRICS if metric.otel and metric.buckets}
+    values: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for moments in moments_of(account, account.window.end_ns).values():
+        for moment in moments:
+            if moment.metric in by_prometheus:
+                values.setdefault((moment.metric, moment.labels), []).append(moment.value)
+    found = []
+    for (name, labels), own in sorted(values.items()):
+        metric = by_prometheus[name]
+        names = [label for label in metric.labels if label not in RESOURCE_LABELS]
+        found.append(_histogram(metric, dict(zip(names, labels, strict=True)), own))
+    return found
 
 
 def _number(metric: MetricName, labels: Mapping[str, str], value: float) -> NumberPoint:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ett.otel.otlp_session import WatchedSession
 
 _MAX_ITEMS_PER_REQUEST = 2_000  # spans and events: about half a megabyte
-_TOTAL_REQUESTS_OF_TIMEOUT = 6  # an export of many requests takes at most so many timeouts
+_MOST_TIMEOUTS = 6  # an export of many requests takes at most so many, one of fewer requests as many as it has
+_GRACE_S = 0.5  # for the error of a request that ended in time
 _SHOWN_MESSAGE = 200
 
 
@@ -104,7 +105,8 @@ def _send(
     """
     # What the exporter logs of a failure is said by the error; its text may hold a URL with a query.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL + 1)
-    until_s = time.monotonic() + timeout_s * _TOTAL_REQUESTS_OF_TIMEOUT
+    limit_s = timeout_s * min(_MOST_TIMEOUTS, max(1, len(batches)))
+    until_s = time.monotonic() + limit_s
     sent = Sent(accepted=0)
 
     def send_all() -> None:
@@ -112,15 +114,15 @@ def _send(
         try:
             for size, batch in batches:
                 if time.monotonic() > until_s:
-                    raise _out_of_time(url, timeout_s)
+                    raise _out_of_time(url, limit_s)
                 session.last_reply = None
                 exporter.export(batch)
                 sent += _judged(session, url, size)
         finally:
             exporter.shutdown()
 
-    # A receiver that sends a header now and then keeps a request alive beyond any timeout of a socket.
-    _within(send_all, timeout_s * _TOTAL_REQUESTS_OF_TIMEOUT + 1, lambda: _out_of_time(url, timeout_s))
+    # A receiver that sends a byte of a header now and then keeps a request alive beyond any timeout of a socket.
+    _within(send_all, limit_s + _GRACE_S, lambda: _out_of_time(url, limit_s))
     if sent.rejected and not sent.accepted:
         raise Unreachable(
             f"{url} rejected all of {sent.rejected} items{_said(sent.message)}",
@@ -208,9 +210,9 @@ def _batches(spans: Iterable[ReadableSpan]) -> Iterator[list[ReadableSpan]]:
         yield batch
 
 
-def _out_of_time(url: str, timeout_s: float) -> EttError:
+def _out_of_time(url: str, limit_s: float) -> EttError:
     return Unreachable(
-        f"{url} did not take everything within {timeout_s * _TOTAL_REQUESTS_OF_TIMEOUT:g} s",
+        f"{url} did not take everything within {limit_s:g} s",
         do="try again; spans that were sent already are the same spans",
         code="S006",
     )

@@ -86,6 +86,7 @@ def make(token: str | None = None, is_ready: Callable[[], None] = lambda: None) 
         intake=Intake(store, figures, lambda job: None),  # type: ignore[arg-type]
         figures=figures,
         render=lambda accept: (generate_latest(figures.registry), "text/plain"),
+        render_jobs=lambda accept: (b"of jobs", "text/plain"),
         check_ready=is_ready,
         begin=lambda: None,
         end=lambda: None,

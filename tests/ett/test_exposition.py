@@ -17,7 +17,7 @@ from test_counter_book import TWO_LIVES
 from ett import metric_names as names
 from ett.collector.book_page import BookPage, Labels
 from ett.collector.counter_book import CounterBook, FleetView
-from ett.collector.exposition import FleetCollector, families, render
+from ett.collector.exposition import FleetCollector, JobsCollector, families, render
 from ett.collector.job_figures import PHASES, JobFigures, Key, ModelState
 from ett.collector.job_moments import Moment
 from ett.collector.own_figures import OwnFigures
@@ -29,6 +29,10 @@ from ett.site import Site
 from ett.store import Store, open_store
 
 CaseLog = Callable[[dict[str, Any]], Any]
+SITE = Site(
+    owners={"compilation": "compiler", "ett": "training-infra"},
+    objectives={"ett": 0.9, "compilation": 0.015, "wasted": 0.025},
+)
 NUM_MODELS, NUM_TEAMS, NUM_CLUSTERS = 500, 12, 4
 STATES = ("queued", "running", "suspended", "succeeded", "failed", "cancelled", "lost")
 
@@ -66,6 +70,8 @@ def full_figures(value: int) -> JobFigures:
         )
         for label in values
     }
+    for metric in (names.HANG_DETECTION_DURATION, names.STRAGGLER_RATIO):
+        moments[metric.prometheus] = [Moment(metric.prometheus, (), value)]
     return JobFigures(amounts=amounts, moments=moments)
 
 
@@ -86,12 +92,14 @@ def worst_fleet() -> FleetView:
 
 
 def test_a_fleet_of_500_models_stays_under_the_bound_of_series() -> None:
-    num_series = sum(len(family.samples) for family in families(worst_fleet(), "a"))
+    num_series = sum(len(family.samples) for family in families(worst_fleet(), "a", SITE))
     assert 10_000 < num_series < 70_000 / NUM_CLUSTERS
 
 
 def test_no_label_names_a_job_or_anything_else_without_a_bound() -> None:
-    labels = {label for family in families(worst_fleet(), "a") for sample in family.samples for label in sample.labels}
+    labels = {
+        label for family in families(worst_fleet(), "a", SITE) for sample in family.samples for label in sample.labels
+    }
     assert labels <= {
         "cluster",
         "team",
@@ -103,13 +111,14 @@ def test_no_label_names_a_job_or_anything_else_without_a_bound() -> None:
         "outcome",
         "tier",
         "state",
+        "slo",
         "le",
     }
 
 
 def test_every_metric_of_the_table_is_there_with_its_help_and_type() -> None:
     kinds = {"up_down_counter": "gauge"}
-    found = {family.name: (family.type, family.documentation) for family in families(worst_fleet(), "a")}
+    found = {family.name: (family.type, family.documentation) for family in families(worst_fleet(), "a", SITE)}
     expected = {
         metric.prometheus.removesuffix("_total"): (kinds.get(metric.instrument, metric.instrument), metric.help)
         for metric in names.METRICS
@@ -117,10 +126,20 @@ def test_every_metric_of_the_table_is_there_with_its_help_and_type() -> None:
     assert found == expected
 
 
+def test_an_objective_of_the_site_file_is_shown_with_its_owner() -> None:
+    (family,) = (f for f in families(worst_fleet(), "a", SITE) if f.name == names.SLO_OBJECTIVE.prometheus)
+    found = {s.labels["slo"]: (s.labels["component"], s.labels["owner"], s.value) for s in family.samples}
+    assert found == {
+        "ett-compilation-share": ("compilation", "compiler", 0.015),
+        "ett-effective-share": ("effective", "training-infra", 0.9),
+        "ett-wasted-share": ("wasted", "none", 0.025),
+    }
+
+
 def registry_of(view: FleetView) -> CollectorRegistry:
     class Fixed(FleetCollector):
         def collect(self) -> Any:
-            return families(view, "a")
+            return families(view, "a", SITE)
 
     figures = OwnFigures()
     figures.registry.register(Fixed(None))  # type: ignore[arg-type]
@@ -186,6 +205,32 @@ def test_a_finished_job_is_not_computed_again(
         again = book_of(store)
         again.load()
         again.refresh()
+
+
+def test_the_page_of_jobs_has_the_running_ones_and_no_more_than_were_asked_for(
+    tmp_path: Path, case_log: CaseLog
+) -> None:
+    running = TWO_LIVES["events"][:9]  # to the end of the second step
+    with filled_store(tmp_path / "ett.db", case_log) as store:
+        for job, world in (("small", 2), ("large", 64), ("middle", 8)):
+            events = [e | ({"world": world} if e["ev"] == "attempt_started" else {}) for e in running]
+            for name, records in case_log({"id": job, "events": events}).files().items():
+                store.ingest(job, name, [encode_line(record | {"job": job}) for record in records])
+        book = book_of(store, seconds=60)
+        book.refresh()
+        assert list(book.running_jobs(2)) == ["large", "middle"]
+        page = generate_latest(JobsOnly(book).registry).decode()
+        (family,) = text_string_to_metric_families(page)
+        shown = {(s.labels["job"], s.labels["component"]): s.value for s in family.samples}
+        assert {job for job, _ in shown} == {"small", "large", "middle"}  # not the one that ended
+        assert {len(s.labels) for s in family.samples} == {3}
+        assert shown["large", "training"] == pytest.approx(8 * shown["middle", "training"])
+
+
+class JobsOnly:
+    def __init__(self, book: CounterBook) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(JobsCollector(book))
 
 
 def test_jobs_add_up_in_the_fleets_counters(tmp_path: Path, case_log: CaseLog) -> None:

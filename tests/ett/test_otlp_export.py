@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,20 @@ def test_a_receiver_that_never_answers_holds_nobody(
     hold.set()
     assert code == 6
     assert "did not answer in time" in said
+
+
+def test_a_receiver_that_drips_bytes_holds_nobody_beyond_one_timeout(
+    ended_job: Path, receiver: Any, otlp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")  # of a socket: a byte every 0.05 s never lets it run out
+    until = threading.Event()
+    receiver.answers = [otlp.Answer(drip=until)] * 9
+    begun_s = time.monotonic()
+    code, said = exported(ended_job, "--otlp", receiver.url)
+    until.set()
+    assert code == 6
+    assert "did not take everything within 0.5 s" in said
+    assert time.monotonic() - begun_s < 5
 
 
 def test_a_partial_success_is_said(receiver: Any, ended_job: Path, otlp: Any) -> None:

@@ -28,6 +28,7 @@ class Answer:
     body: bytes = b""
     hold: threading.Event | None = None
     keeps: bool = True  # whether what came with the request is kept
+    drip: threading.Event | None = None  # until it is set, a byte of a header that never ends now and then
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +124,16 @@ def values(attributes: Any) -> dict[str, Any]:
     return found
 
 
+def _drip(stream: Any, until: threading.Event) -> None:
+    try:
+        stream.write(b"HTTP/1.1 200 OK\r\nx-slow: ")
+        while not until.wait(0.05):
+            stream.write(b"x")
+            stream.flush()
+    except OSError:
+        return
+
+
 def _handler(receiver: OtlpReceiver) -> Callable[..., BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -132,6 +143,8 @@ def _handler(receiver: OtlpReceiver) -> Callable[..., BaseHTTPRequestHandler]:
             answer = receiver.take(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
             if answer.hold is not None:
                 answer.hold.wait()
+            if answer.drip is not None:
+                _drip(self.wfile, answer.drip)
             try:
                 self.send_response(answer.status)
                 for name, value in answer.headers.items():
