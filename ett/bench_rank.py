@@ -61,13 +61,21 @@ def _hanging(call: Callable[..., Any], free: str) -> Callable[..., Any]:
 
 
 def _stuck(run: Run, number: int) -> dict[str, list[int]]:
+    schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
     hang_on_disks(os.environ["ETT_RING"])
-    took_ns: dict[str, list[int]] = {"step": [], "commit": []}
+    took_ns: dict[str, list[int]] = {"step": [], "commit": [], "commit_queued": []}
     for count in range(number):
         took_ns["step"].append(_timed(partial(_step, run)))
+        queued_ns = _queued_ns(schedstat)
         took_ns["commit"].append(_timed(partial(run.committed, count, count, "file:///x")))
+        took_ns["commit_queued"].append(_queued_ns(schedstat) - queued_ns)
         time.sleep(PAUSE_S)
     return took_ns
+
+
+def _queued_ns(schedstat: int) -> int:
+    """Return how long this thread has been ready to run while others had the processors."""
+    return int(os.pread(schedstat, 128, 0).split()[1])
 
 
 def _emit_until_killed(run: Run, counter: str) -> None:

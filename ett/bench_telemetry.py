@@ -168,6 +168,11 @@ def _stuck_disk(job_dir: Path, num_steps: int) -> dict[str, Any]:
         "longest_step_ms": max(took_ns["step"]) / 1e6,
         "median_commit_ms": median(took_ns["commit"]) / 1e6,
         "longest_commit_ms": max(took_ns["commit"]) / 1e6,
+        # Less the time in which the thread was ready and others had the processors: what the writer itself waits.
+        "longest_commit_but_for_the_run_queue_ms": max(
+            took - queued for took, queued in zip(took_ns["commit"], took_ns["commit_queued"], strict=True)
+        )
+        / 1e6,
     }
 
 
