@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,8 @@ class Clock(Protocol):
 
 
 class SystemClock:
+    late_threads: Collection[int] = ()
+
     def wall_ns(self) -> int:
         return time.time_ns()
 
@@ -32,6 +34,7 @@ class LateClock:
 
     def __init__(self) -> None:
         self._late = _Lateness()
+        self.late_threads: set[int] = set()  # while this is empty the clock is the system's
 
     def wall_ns(self) -> int:
         return time.time_ns() - self._late.ns
@@ -45,9 +48,11 @@ class LateClock:
         """For this thread time stands at `mono_ns` inside the `with`."""
         late = self._late
         late.instant_ns, late.ns = mono_ns, time.monotonic_ns() - mono_ns
+        self.late_threads.add(threading.get_ident())
         try:
             yield
         finally:
+            self.late_threads.discard(threading.get_ident())
             late.instant_ns, late.ns = None, 0
 
 

@@ -10,8 +10,14 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from json.encoder import encode_basestring_ascii
 from typing import Any
+
+try:
+    NATIVE: Any = import_module("ett._ring")
+except ImportError:  # not built: a source tree without a compiler
+    NATIVE = None
 
 MAX_LINE_BYTES = 4096
 # Kinds of records of one writer that keep a format; a program that makes up kinds without end costs no memory.
@@ -56,22 +62,40 @@ class LineEncoder:
             return encode_line(fields | self._common | {"ev": ev, "seq": seq, "wall_ns": wall_ns, "mono_ns": mono_ns})
         return b"%b\t%08x\n" % (body, zlib.crc32(body))
 
+    def number_format(self, ev: str, fields: Mapping[str, Any]) -> Any:
+        """Return the native form of records like this one, of whole numbers alone; None where there can be none.
+
+        Its `line` gives the bytes that `encode` does, its values in the order of `fields`.
+        """
+        places = {name: place for place, name in enumerate(fields)}
+        is_own = self._common.keys().isdisjoint(places) and not {"ev", *_STAMPS} & places.keys()
+        if NATIVE is None or not is_own or not all(type(value) in (int, bool) for value in fields.values()):
+            return None
+        texts, names = self._layout((ev, *fields))
+        return NATIVE.Format(texts, [_STAMP_SLOTS.get(name, places.get(name)) for name in names])
+
     def _new_format(self, kind: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         """Return a %-format of the JSON of records of that kind, and the fields that it takes in their order."""
-        constant = self._common | {"ev": kind[0]}
-        parts: list[str] = []
-        names: list[str] = []
-        for name in sorted({*kind[1:], *constant, *_STAMPS}):
-            value = "%s"
-            if name in constant and name not in _STAMPS:
-                value = _json({"": constant[name]})[4:-1].decode().replace("%", "%%")
-            else:
-                names.append(name)
-            parts.append(f"{encode_basestring_ascii(name)}:".replace("%", "%%") + value)
-        made = "{" + ",".join(parts) + "}", tuple(names)
+        texts, names = self._layout(kind)
+        made = "%s".join(text.replace("%", "%%") for text in texts), names
         if len(self._formats) < MAX_FORMATS:
             self._formats[kind] = made
         return made
+
+    def _layout(self, kind: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
+        """Return the constant text of records of that kind, in pieces, and the fields that go between these."""
+        constant = self._common | {"ev": kind[0]}
+        texts: list[str] = [""]
+        names: list[str] = []
+        for name in sorted({*kind[1:], *constant, *_STAMPS}):
+            texts[-1] += f"{',' if texts[-1] or names else '{'}{encode_basestring_ascii(name)}:"
+            if name in constant and name not in _STAMPS:
+                texts[-1] += _json({"": constant[name]})[4:-1].decode()
+            else:
+                names.append(name)
+                texts.append("")
+        texts[-1] += "}"
+        return texts, tuple(names)
 
 
 def _finite(value: float) -> str:
@@ -81,6 +105,7 @@ def _finite(value: float) -> str:
 
 
 _STAMPS = ("mono_ns", "seq", "wall_ns")
+_STAMP_SLOTS = {"mono_ns": -1, "seq": -2, "wall_ns": -3}  # as _ring.cpp has them
 _FORMS: dict[type, Callable[[Any], str]] = {
     str: encode_basestring_ascii,
     bool: {True: "true", False: "false"}.__getitem__,

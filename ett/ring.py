@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ett.event_line import MAX_LINE_BYTES
+from ett.event_line import MAX_LINE_BYTES, NATIVE
 
 MAGIC = b"ETTRING1"
 HEADER_BYTES = 4096
@@ -86,6 +86,13 @@ class Ring:
         (length,) = _ABOUT.unpack_from(self._map, _WORDS_BYTES)
         begin = _WORDS_BYTES + _ABOUT.size
         self.header = RingHeader.decode(self._map[begin : begin + length])
+        self._appender: Any = None
+
+    def appender(self) -> Any:
+        """Return what appends records of whole numbers natively (`_ring.Appender`); None where it is not built."""
+        if self._appender is None and NATIVE is not None:
+            self._appender = NATIVE.Appender(self._map, HEADER_BYTES)
+        return self._appender
 
     @classmethod
     def create(cls, path: Path, header: RingHeader, capacity: int = CAPACITY_BYTES) -> Ring:
@@ -171,6 +178,8 @@ class Ring:
 
     def close(self) -> None:
         """Unmap it and let the lock go; the file stays."""
+        if self._appender is not None:
+            self._appender.release()
         self.words.release()
         self._map.close()
         os.close(self.fd)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ett.event_line import MAX_FORMATS, MAX_LINE_BYTES, LineEncoder, encode_line
+from ett.event_line import MAX_FORMATS, MAX_LINE_BYTES, NATIVE, LineEncoder, encode_line
 
 COMMON = {"v": 1, "gen": 0, "src": "r0", "host": 'h%s"ö', "boot": "b" * 32, "pid": 7, "job": "j", "att": 1, "rank": 0}
 VALUES = st.recursive(
@@ -38,6 +38,43 @@ def test_the_fast_encoder_gives_the_canonical_bytes(
     for ev, fields in records * 2:  # the second time, each kind's format is known
         expected = canonical(ev, fields, seq, wall_ns, 5)
         assert encoder.encode(ev, dict(fields), seq=seq, wall_ns=wall_ns, mono_ns=5) == expected
+
+
+INTEGERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-9, 9) | st.booleans()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    ev=st.sampled_from(["step", "%d", "é"]),
+    fields=st.dictionaries(NAMES, INTEGERS, max_size=6),
+    host=st.text(max_size=30),
+    seq=st.integers(0, 10**9),
+    wall_ns=st.integers(0, 2**63 - 1),
+)
+def test_the_native_form_of_whole_numbers_gives_the_canonical_bytes(
+    ev: str, fields: dict[str, Any], host: str, seq: int, wall_ns: int
+) -> None:
+    common = COMMON | {"host": host}
+    form = LineEncoder(common).number_format(ev, fields)
+    if form is None:  # a field that another one would win over
+        assert fields.keys() & {*common, "ev", "seq", "wall_ns", "mono_ns"} or NATIVE is None
+        return
+    expected = encode_line(fields | common | {"ev": ev, "seq": seq, "wall_ns": wall_ns, "mono_ns": 5})
+    assert form.line(fields, seq, wall_ns, 5) == expected
+
+
+@pytest.mark.skipif(NATIVE is None, reason="the extension is not built")
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 1.0, "1", None, [1]])
+def test_what_is_no_number_of_64_bits_is_left_to_python(value: object) -> None:
+    form = LineEncoder(COMMON).number_format("step", {"step": 1})
+    assert form.line({"step": value}, 1, 2, 3) == b""
+    assert form.line({}, 1, 2, 3) == b""
+
+
+@pytest.mark.skipif(NATIVE is None, reason="the extension is not built")
+def test_a_record_that_may_be_too_long_is_left_to_python() -> None:
+    form = LineEncoder(COMMON | {"note": "x" * 3900}).number_format("step", {"step": 1})
+    assert form.line({"step": 1}, 1, 2, 3) == b""
 
 
 @settings(max_examples=20, deadline=None)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ett import ring_drain
+from ett import ring, ring_drain
+from ett.clock import LateClock
 from ett.event_reader import EventLog, merge, parse_file, read_folder
 from ett.ring import TAIL, Ring
 from ett.ring_drain import RingDrain, drain_leftovers
@@ -21,6 +22,17 @@ from ett.ring_folder import make_ring_folder, ring_folder, ring_paths
 from ett.ring_writer import RingWriter
 
 COMMON = {"job": "j", "att": 1, "rank": 0}
+
+
+@pytest.fixture(params=["native", "python"], autouse=True)
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which of the two writes a record of whole numbers: every guarantee is that of both."""
+    if request.param == "python":
+        for module in ("ett.event_line", "ett.ring"):
+            monkeypatch.setattr(f"{module}.NATIVE", None)
+    elif ring.NATIVE is None:
+        pytest.skip("the extension is not built")
+    return str(request.param)
 
 
 @pytest.fixture
@@ -306,6 +318,34 @@ def test_an_emit_in_a_signal_handler_that_interrupts_an_emit_is_written_after_it
     rank.close()
     drain.flush()
     assert numbers(in_files(job_dir)) == [1, 2]
+
+
+def test_a_native_record_is_stamped_as_pythons_are(form: str, job_dir: Path, drain: RingDrain) -> None:
+    rank = writer(job_dir)
+    before = time.time_ns(), time.monotonic_ns()
+    for n in range(3):
+        rank.emit("note", n=n)
+        rank.emit("note", n="text")  # always Python's
+    after = time.time_ns(), time.monotonic_ns()
+    assert any(known is not None for known in rank._forms.values()) == (form == "native")
+    rank.close()
+    drain.flush()
+    records = sorted(in_files(job_dir).records, key=lambda record: record.seq)
+    assert [record.data["n"] for record in records] == [0, "text", 1, "text", 2, "text"]
+    assert [record.seq for record in records] == list(range(6))
+    assert before[0] <= records[0].wall_ns <= records[-1].wall_ns <= after[0]
+    assert before[1] <= records[0].mono_ns <= records[-1].mono_ns <= after[1]
+
+
+def test_a_record_that_is_noticed_late_keeps_its_time(job_dir: Path, drain: RingDrain) -> None:
+    clock = LateClock()
+    rank = RingWriter(make_ring_folder(job_dir), job_dir, 1, "r0", COMMON, clock=clock)
+    for n in range(3):
+        with clock.at(1_000 + n):
+            rank.emit("note", n=n)
+    rank.close()
+    drain.flush()
+    assert [record.mono_ns for record in in_files(job_dir).records] == [1_000, 1_001, 1_002]
 
 
 def test_threads_leave_no_gap(job_dir: Path, drain: RingDrain) -> None:
