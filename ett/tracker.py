@@ -160,17 +160,18 @@ class Run:
         """Record a step that was timed elsewhere; times are the monotonic clock's, the rest is as in `step`."""
         number = self._completed_step + 1 if number is None else number
         self._last_step_end_ns, self._completed_step = end_ns, number
+        writer, world = self._writer, self.world_size
+        # This runs at every step: each way spells its record out, without a dictionary on the way.
         if global_samples is None:
-            counted = {"samples": _count(samples)}
-            self._samples += counted["samples"]
-        else:
-            cursor = self._cursor
-            self._cursor = cursor + _count(global_samples)
-            counted = {"c0": cursor, "c1": self._cursor}
-        if self._writer is not None:
-            self._writer.emit(
-                "step", step=number, b_mono=begin_ns, e_mono=end_ns, world=self.world_size, **counted, **fields
-            )
+            own = samples if type(samples) is int else _count(samples)
+            self._samples += own
+            if writer is not None:
+                writer.emit("step", step=number, b_mono=begin_ns, e_mono=end_ns, world=world, samples=own, **fields)
+            return
+        c0 = self._cursor
+        c1 = self._cursor = c0 + _count(global_samples)
+        if writer is not None:
+            writer.emit("step", step=number, b_mono=begin_ns, e_mono=end_ns, world=world, c0=c0, c1=c1, **fields)
 
     def restored(
         self,
