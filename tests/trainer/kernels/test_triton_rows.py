@@ -34,7 +34,7 @@ class Batch:
 
     @property
     def gradients(self) -> RowGradients:
-        return RowGradients(self.grads_BD, self.bag_of_L, self.scale_L, segments_of(self.slots_L))
+        return RowGradients(self.grads_BD, self.bag_of_L, self.scale_L, segments_of(self.slots_L, NUM_ROWS))
 
 
 def make_batch(lengths: list[int], dim: int, *, scaled: bool, hot: int, device: torch.device) -> Batch:
@@ -141,11 +141,15 @@ def test_initial_rows_are_those_of_the_host_to_the_bit(dim: int, middle: float, 
     assert torch.equal(out.cpu(), torch.from_numpy(init.rows(np.arange(2**40, 2**40 + NUM_ROWS))))
 
 
-@given(slots=st.lists(st.integers(0, 6), max_size=3 * CHUNK), hot=st.sampled_from([0, 0, 1, CHUNK**2, CHUNK**2 + 40]))
+@given(
+    slots=st.lists(st.integers(0, 6), max_size=3 * CHUNK),
+    hot=st.sampled_from([0, 0, 1, CHUNK**2, CHUNK**2 + 40]),
+    num_rows=st.sampled_from([7, 2**40]),
+)
 @settings(max_examples=60)
-def test_segments_are_the_positions_of_each_row_in_order(slots: list[int], hot: int) -> None:
+def test_segments_are_the_positions_of_each_row_in_order(slots: list[int], hot: int, num_rows: int) -> None:
     slots = slots + [3] * hot
-    found = segments_of(torch.tensor(slots, dtype=torch.int64))
+    found = segments_of(torch.tensor(slots, dtype=torch.int64), num_rows)
     count, starts = int(found.count), found.starts.tolist()
     assert found.slots[:count].tolist() == sorted(set(slots))
     for i, slot in enumerate(sorted(set(slots))):
