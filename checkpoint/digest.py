@@ -20,7 +20,7 @@ An empty table has digest 0. Shown as 16 hexadecimal digits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,12 +71,20 @@ class TableDigest:
 
     def add(self, ids: NDArray[np.int64], columns: Sequence[Bytes]) -> None:
         """Add rows: ids int64 [N]; columns uint8 [N, row_bytes] in the order of the groups, C-contiguous."""
+        for words in self._in_chunks(ids, columns):
+            self.value = (self.value + int(words.sum(dtype=U64))) & 0xFFFFFFFFFFFFFFFF
+
+    def row_words(self, ids: NDArray[np.int64], columns: Sequence[Bytes]) -> Words:
+        """Return what `add` adds up, uint64 [N]: one word a row, other where the id or any byte is another."""
+        return np.concatenate([np.empty(0, U64), *self._in_chunks(ids, columns)])
+
+    def _in_chunks(self, ids: NDArray[np.int64], columns: Sequence[Bytes]) -> Iterator[Words]:
         for start in range(0, len(ids), self._chunk_rows):
             part = slice(start, start + self._chunk_rows)
             rows = mix(ids[part].view(U64) ^ self._id_seed)
             for keys, column in zip(self._groups, columns, strict=True):
                 keys.add_to(rows, column[part])
-            self.value = (self.value + int(mix(rows).sum(dtype=U64))) & 0xFFFFFFFFFFFFFFFF
+            yield mix(rows)
 
     @property
     def hex(self) -> str:

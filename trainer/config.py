@@ -41,13 +41,52 @@ class SparseConfig:
     beta1: float = 0.9  # adam only
     beta2: float = 0.999  # adam only
     init_scale: float = 0.01  # rows start uniform in [-init_scale, init_scale), by id
+    # Where a rank's rows lie (docs/core.md, "Where rows lie"); of no influence on any bit.
+    tier: Literal["host", "ssd", "redis"] = "host"  # all in memory, or below a cache of each table
+    cache_rows: int = 0  # ssd, redis: rows of one table and rank whose weights are in memory
+    state_cache_rows: int = 0  # likewise for optimizer state, which only updates need; 0: cache_rows
+    tier_dir: str = ""  # ssd: a folder on a local disk; empty: in the job's folder
+    redis_url: str = ""  # redis: redis://HOST:PORT/DB; the server must not evict (maxmemory-policy noeviction)
+    redis_timeout_s: float = 5.0  # of connecting and of each reply
+    redis_attempts: int = 4  # of one round trip, the first included
+    # Which ids become rows and which rows go; part of the model.
+    admit_after: int = 1  # batches with an id until it becomes a row; before, it has its initial value
+    max_rows: int = 0  # of one table on one rank; 0: no bound
+    when_full: Literal["error", "lru", "lfu"] = "error"  # which rows give way to new ones
+    ttl_updates: int = 0  # a row that so many updates of its table left alone goes; 0: never
 
     def __post_init__(self) -> None:
+        self._check_tier()
+        for name in ("max_rows", "ttl_updates"):
+            _at_least(f"sparse.{name}", getattr(self, name), 0)
+        _at_least("sparse.admit_after", self.admit_after, 1)
+        if self.when_full != "error" and not self.max_rows:
+            raise ConfigError(f"sparse.when_full is {self.when_full!r} and sparse.max_rows is 0", expected="a bound")
         _above_zero("sparse.learning_rate", self.learning_rate)
         _above_zero("sparse.eps", self.eps)
         _check_betas("sparse", self.beta1, self.beta2)
         if not self.init_scale >= 0.0:
             raise ConfigError(f"sparse.init_scale is {self.init_scale}", expected="zero or more")
+
+    def _check_tier(self) -> None:
+        _at_least("sparse.redis_attempts", self.redis_attempts, 1)
+        _above_zero("sparse.redis_timeout_s", self.redis_timeout_s)
+        is_cached = self.tier != "host"
+        for name in ("cache_rows", "state_cache_rows"):
+            rows = getattr(self, name)
+            _at_least(f"sparse.{name}", rows, 1 if is_cached and name == "cache_rows" else 0)
+            if rows and not is_cached:
+                raise ConfigError(
+                    f"sparse.{name} is {rows} and sparse.tier is 'host', which keeps every row in memory",
+                    expected="a tier below the cache: ssd or redis",
+                )
+        for name, tier in (("tier_dir", "ssd"), ("redis_url", "redis")):
+            if getattr(self, name) and self.tier != tier:
+                raise ConfigError(
+                    f"sparse.{name} is set and sparse.tier is {self.tier!r}", expected=f"sparse.tier = {tier!r}"
+                )
+        if self.tier == "redis" and not self.redis_url:
+            raise ConfigError("sparse.tier is 'redis' and sparse.redis_url is empty", do="redis://HOST:PORT/DB")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,6 +29,7 @@ from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
 from ett.trainer.loss_log import LossLog, read_losses
 from ett.trainer.progress import ProgressLines
 from ett.trainer.sparse.embedding_bag import EmbeddingBagCollection, EmbeddingBagConfig
+from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
 
 NUM_DENSE, NUM_TABLES = 13, 26
 PREEMPTED = 143
@@ -69,7 +70,9 @@ def run_worker(run: Run, environ: Mapping[str, str]) -> int:
     with run.span("process_group"):
         collectives, store = join_process_group(environ, config.train.comm_timeout_s)
     try:
-        return _train_and_score(run, run.job_dir, recipe, collectives)
+        place = RankPlace(job_dir=run.job_dir, rank=collectives.rank, world_size=collectives.world_size)
+        with open_tiers(config.sparse, place) as tiers:
+            return _train_and_score(run, run.job_dir, recipe, collectives, tiers)
     except EttError as err:
         if isinstance(err, LostPeer) and environ.get(FOLDER_VARIABLE):
             raise  # this rank may live on in the next generation (ett.restartable)
@@ -80,10 +83,10 @@ def run_worker(run: Run, environ: Mapping[str, str]) -> int:
         leave_process_group()
 
 
-def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Collectives) -> int:
+def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Collectives, tiers: Tiers) -> int:
     config = recipe.trainer
     with run.span("model_build"):
-        model = build_model(config, collectives)
+        model = build_model(config, collectives, tiers)
         training_step = TrainingStep(config, model, collectives)
     with run.span("data_warmup"):
         reader = _open_reader(recipe, job_dir, collectives)
@@ -125,13 +128,13 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
     return 0
 
 
-def build_model(config: TrainerConfig, collectives: Collectives) -> Dlrm:
+def build_model(config: TrainerConfig, collectives: Collectives, tiers: Tiers = IN_MEMORY) -> Dlrm:
     """Return the model of a recipe with its initial weights, the same dense ones on every rank."""
     tables = [
         EmbeddingBagConfig(name=f"t_C{i}", embedding_dim=config.model.embedding_dim, feature_names=(f"C{i}",))
         for i in range(1, NUM_TABLES + 1)
     ]
-    embeddings = EmbeddingBagCollection(tables, config.sparse, collectives, seed=config.train.seed)
+    embeddings = EmbeddingBagCollection(tables, config.sparse, collectives, seed=config.train.seed, tiers=tiers)
     return Dlrm(config.model, embeddings, num_dense=NUM_DENSE, seed=config.train.seed)
 
 

@@ -14,6 +14,8 @@ from ett.trainer.sparse.embedding_shard import EmbeddingShard
 from ett.trainer.sparse.exchange import Lookup, RowExchange
 from ett.trainer.sparse.hashing import Ids, RowInit
 from ett.trainer.sparse.row_optimizer import row_optimizer
+from ett.trainer.sparse.row_rules import row_rules
+from ett.trainer.sparse.tiers.tiers import IN_MEMORY, Tiers
 
 _BAGS = "embedding_bags"
 
@@ -42,7 +44,13 @@ class EmbeddingBagCollection(nn.Module):
     """
 
     def __init__(
-        self, tables: Sequence[EmbeddingBagConfig], config: SparseConfig, collectives: Collectives, *, seed: int
+        self,
+        tables: Sequence[EmbeddingBagConfig],
+        config: SparseConfig,
+        collectives: Collectives,
+        *,
+        seed: int,
+        tiers: Tiers = IN_MEMORY,
     ) -> None:
         super().__init__()
         if len({table.embedding_dim for table in tables}) != 1:
@@ -50,7 +58,7 @@ class EmbeddingBagCollection(nn.Module):
                 f"the tables have rows of {sorted({table.embedding_dim for table in tables})} elements",
                 expected="one embedding_dim for all",
             )
-        self.embedding_bags = nn.ModuleDict({t.name: _shard(t, config, collectives, seed) for t in tables})
+        self.embedding_bags = nn.ModuleDict({t.name: _shard(t, config, collectives, seed, tiers) for t in tables})
         self.dim = tables[0].embedding_dim
         self._exchange = RowExchange(self.shards(), collectives)
 
@@ -67,7 +75,9 @@ class EmbeddingBagCollection(nn.Module):
         return lookup.rows_LD.view(-1, len(self.embedding_bags), self.dim).requires_grad_()
 
 
-def _shard(table: EmbeddingBagConfig, config: SparseConfig, collectives: Collectives, seed: int) -> EmbeddingShard:
+def _shard(
+    table: EmbeddingBagConfig, config: SparseConfig, collectives: Collectives, seed: int, tiers: Tiers
+) -> EmbeddingShard:
     name = f"{_BAGS}.{table.name}"
     return EmbeddingShard(
         name,
@@ -77,4 +87,6 @@ def _shard(table: EmbeddingBagConfig, config: SparseConfig, collectives: Collect
         num_rows=table.num_embeddings,
         rank=collectives.rank,
         world_size=collectives.world_size,
+        rules=row_rules(config),
+        tiers=tiers,
     )

@@ -7,23 +7,36 @@ import torch
 from torch import Tensor, nn
 
 from ett.checkpoint.table import StateSpec, TableRows
-from ett.errors import DataError
+from ett.errors import ConfigError, DataError
 from ett.trainer.sparse.hashing import Ids, RowInit, owner_key, row_owner, table_salt
 from ett.trainer.sparse.id_index import id_index
+from ett.trainer.sparse.row_ledger import RowLedger
 from ett.trainer.sparse.row_optimizer import RowOptimizer
-
-_SMALLEST = 64
+from ett.trainer.sparse.row_rules import UNBOUNDED, RowRules
+from ett.trainer.sparse.sightings import Sightings
+from ett.trainer.sparse.tiers.table_storage import Hold
+from ett.trainer.sparse.tiers.tiers import IN_MEMORY, Tiers
 
 
 class EmbeddingShard(nn.Module):
     """Implements `ett.checkpoint.table.TableShard`.
 
-    Its storage is neither parameter nor buffer: it grows, and no rank holds all of it. A row exists from the first
-    update on; before, `read` computes its initial value, so looking up for evaluation adds nothing.
+    Its storage is neither parameter nor buffer: it grows, lies in tiers, and no rank holds all of it. A row exists from
+    the first update on; before, `read` computes its initial value, so looking up for evaluation adds nothing.
     """
 
     def __init__(
-        self, name: str, init: RowInit, optimizer: RowOptimizer, *, dim: int, num_rows: int, rank: int, world_size: int
+        self,
+        name: str,
+        init: RowInit,
+        optimizer: RowOptimizer,
+        *,
+        dim: int,
+        num_rows: int,
+        rank: int,
+        world_size: int,
+        rules: RowRules = UNBOUNDED,
+        tiers: Tiers = IN_MEMORY,
     ) -> None:
         """Start empty.
 
@@ -32,22 +45,33 @@ class EmbeddingShard(nn.Module):
             dim: elements of a row.
             num_rows: ids must be in [0, num_rows); 0 takes any int64.
             rank, world_size: decide which ids are owned.
+            rules: which ids become rows, and which rows go.
+            tiers: where rows lie; changes no bit of any of them.
         """
         super().__init__()
         self.name = name
         self.dim = dim
         self.weight_dtype = "float32"
-        self.states: tuple[StateSpec, ...] = optimizer.states(dim)
         self.num_rows = num_rows
         self.owner_key = owner_key(table_salt(name))
         self._init = init
         self._optimizer = optimizer
         self._rank, self._world_size = rank, world_size
-        self.clear()
+        self._rules = rules
+        optimizer_states = optimizer.states(dim)
+        self._storage = tiers.storage(name, dim, optimizer_states)
+        self._ledger = RowLedger(rules) if rules.has_ledger else None
+        self.states: tuple[StateSpec, ...] = optimizer_states + (RowLedger.states if self._ledger else ())
+        self.sightings: Sightings | None = None
+        if rules.admit_after > 1:
+            self.sightings = Sightings(
+                f"{name}.sightings", rules.admit_after, owner_key=self.owner_key, rank=rank, world_size=world_size
+            )
+        self._tombstones = id_index()
 
     def __len__(self) -> int:
         """Return the number of rows that this rank holds."""
-        return len(self._index)
+        return len(self._storage)
 
     def read(self, ids: Ids, out: Tensor) -> None:
         """Write the rows of ids (int64 [N], unique, owned) to out, float32 [N, dim].
@@ -55,72 +79,107 @@ class EmbeddingShard(nn.Module):
         Raises: DataError: an id outside a fixed table.
         """
         self._check_range(ids)
-        slots = self._index.find(ids)
-        known = np.flatnonzero(slots >= 0)
-        if len(known) == len(ids):
-            torch.index_select(self._weights, 0, torch.from_numpy(slots), out=out)
-            return
-        unknown = np.flatnonzero(slots < 0)
-        out[torch.from_numpy(known)] = self._weights[torch.from_numpy(slots[known])]
-        out[torch.from_numpy(unknown)] = torch.from_numpy(self._init.rows(ids[unknown]))
+        unknown = np.flatnonzero(~self._storage.read(ids, out))
+        if len(unknown):
+            out[torch.from_numpy(unknown)] = self._initial(ids[unknown])
+
+    def hold(self, ids: Ids, out: Tensor) -> HeldRows:
+        """Read ahead of the batch's turn, and keep the rows near until `release`. Arguments and errors as of `read`."""
+        self._check_range(ids)
+        return HeldRows(self, self._storage.hold(ids), ids, out)
 
     def update(self, ids: Ids, grads: Tensor, learning_rate: float) -> None:
-        """Take one optimizer step with the summed gradients of ids: int64 [N] unique and owned, float32 [N, dim]."""
-        slots = torch.from_numpy(self._slots(ids))
-        weights = self._weights[slots]
-        states = {name: state[slots] for name, state in self._states.items()}
-        self._optimizer.update(weights, grads, states, learning_rate)
-        self._weights.index_copy_(0, slots, weights)
-        for name, state in states.items():
-            self._states[name].index_copy_(0, slots, state)
+        """Take one optimizer step with the summed gradients of ids: int64 [N] unique and owned, float32 [N, dim].
+
+        Ids that are not admitted yet are counted, and their gradients dropped.
+        Raises: ConfigError: the table is full, or the batch's rows do not fit the cache.
+        """
+        if self.sightings is not None:
+            is_row = self._storage.contains(ids)
+            is_row[~is_row] = self.sightings.admit(ids[~is_row])
+            ids, grads = ids[is_row], grads[torch.from_numpy(is_row)]
+        if not len(ids):
+            return
+        self._make_room(ids)
+        with self._storage.opened(ids, self._initial) as rows:
+            weights = rows.weights[rows.weight_slots]
+            states = {name: state[rows.state_slots] for name, state in rows.states.items()}
+            self._optimizer.update(weights, grads, states, learning_rate)
+            rows.weights.index_copy_(0, rows.weight_slots, weights)
+            for name, state in states.items():
+                rows.states[name].index_copy_(0, rows.state_slots, state)
+        if self._ledger is not None:
+            self._ledger.touch(ids)
+        if len(self._tombstones):
+            self._tombstones.erase(ids)
+
+    def take_tombstones(self) -> Ids:
+        """Return, ascending, the ids whose rows were evicted since the last call or export and are no rows now.
+
+        What holds an earlier state, such as a chain of deltas or a serving copy, must forget them.
+        """
+        ids = np.sort(self._tombstones.items()[0])
+        self._tombstones.clear()
+        return ids
 
     def export_rows(self) -> TableRows:
-        ids, slots_of_ids = self._index.items()
-        order = np.argsort(ids)
-        slots = torch.from_numpy(slots_of_ids[order])
-        return TableRows(
-            ids=torch.from_numpy(ids[order]),
-            weights=self._weights[slots],
-            states={name: state[slots] for name, state in self._states.items()},
-        )
+        """See `TableShard`. All that exists is in it, so tombstones begin anew."""
+        self._tombstones.clear()
+        ids = self._storage.ids()
+        weights, states = self._storage.export(ids)
+        if self._ledger is not None:
+            states |= self._ledger.export(ids)
+        return TableRows(ids=torch.from_numpy(ids), weights=weights, states=states)
 
     def owned(self, ids: Tensor) -> Tensor:
         owners = row_owner(ids.numpy(), self.owner_key, self._world_size)
         return torch.from_numpy(owners == self._rank)
 
     def clear(self) -> None:
-        self._index = id_index()
-        self._weights = torch.empty(_SMALLEST, self.dim)
-        self._states = {s.name: torch.zeros(_SMALLEST, s.width, dtype=getattr(torch, s.dtype)) for s in self.states}
+        self._storage.clear()
+        self._tombstones.clear()
+        if self._ledger is not None:
+            self._ledger.clear()
 
     def import_rows(self, rows: TableRows) -> None:
         ids = rows.ids.numpy()
-        if len(self) and (self._index.find(ids) >= 0).any():
+        if self._storage.contains(ids).any():
             raise AssertionError(f"{self.name}: an id was imported twice")
-        slots = torch.from_numpy(self._index.insert(ids))
-        self._reserve(self._index.num_slots)
-        self._weights[slots] = rows.weights
-        for name, state in rows.states.items():
-            self._states[name][slots] = state
+        self._storage.fill(ids, rows.weights, {s.name: rows.states[s.name] for s in self._optimizer.states(self.dim)})
+        if self._ledger is not None:
+            self._ledger.fill(ids, rows.states)
 
-    def _slots(self, ids: Ids) -> Ids:
-        slots = self._index.find(ids)
-        unknown = np.flatnonzero(slots < 0)
-        if len(unknown):
-            new_ids = ids[unknown]
-            slots[unknown] = self._index.insert(new_ids)
-            self._reserve(self._index.num_slots)
-            self._weights[torch.from_numpy(slots[unknown])] = torch.from_numpy(self._init.rows(new_ids))
-        return slots
+    def _initial(self, ids: Ids) -> Tensor:
+        return torch.from_numpy(self._init.rows(ids))
 
-    def _reserve(self, count: int) -> None:
-        capacity = len(self._weights)
-        if count <= capacity:
+    def _make_room(self, ids: Ids) -> None:
+        """Evict what the rules say before ids are updated. What is read ahead has no say: depth changes no bit."""
+        rules, ledger = self._rules, self._ledger
+        if ledger is not None:
+            self._evict(ledger.too_old(keep=ids))
+        if not rules.max_rows:
             return
-        while capacity < count:
-            capacity *= 2
-        self._weights = _grown(self._weights, capacity)
-        self._states = {name: _grown(state, capacity) for name, state in self._states.items()}
+        num_new = int((~self._storage.contains(ids)).sum())
+        num_excess = len(self) + num_new - rules.max_rows
+        if num_excess <= 0 or not num_new:
+            return
+        if ledger is not None and rules.when_full != "error" and len(ids) <= rules.max_rows:
+            self._evict(ledger.victims(num_excess, keep=ids))
+            return
+        raise ConfigError(
+            f"table {self.name} is full: it holds {len(self)} rows on rank {self._rank}, and a batch of {len(ids)} ids "
+            f"brings {num_new} new ones",
+            expected=f"at most sparse.max_rows = {rules.max_rows} rows of a table on a rank",
+            do="raise sparse.max_rows, or set sparse.when_full to lru or lfu",
+        )
+
+    def _evict(self, ids: Ids) -> None:
+        if not len(ids):
+            return
+        assert self._ledger is not None
+        self._storage.free(ids)
+        self._ledger.free(ids)
+        self._tombstones.insert(ids)
 
     def _check_range(self, ids: Ids) -> None:
         if not self.num_rows or not len(ids):
@@ -134,7 +193,21 @@ class EmbeddingShard(nn.Module):
             )
 
 
-def _grown(rows: Tensor, capacity: int) -> Tensor:
-    grown = rows.new_zeros((capacity, *rows.shape[1:]))
-    grown[: len(rows)] = rows
-    return grown
+class HeldRows:
+    """Rows read ahead. Updates since then are missed by `out` until `refresh`, which the batch calls at its turn."""
+
+    def __init__(self, shard: EmbeddingShard, hold: Hold, ids: Ids, out: Tensor) -> None:
+        self._shard, self._hold, self._ids, self._out = shard, hold, ids, out
+        shard.read(ids, out)
+
+    def refresh(self) -> int:
+        """Read again what may have changed; return how many rows that was."""
+        stale = self._hold.stale()
+        rows = torch.empty(int(stale.sum()), self._shard.dim)
+        self._shard.read(self._ids[stale], rows)
+        self._out[torch.from_numpy(stale)] = rows
+        return len(rows)
+
+    def release(self) -> None:
+        """Let the rows go; once."""
+        self._hold.release()
