@@ -232,6 +232,8 @@ class RowCache:
         self._is_dirty[victims] = self._is_below[victims] = False
 
     def _write_back(self, slots: Ids) -> None:
+        if not len(slots):
+            return
         at = torch.from_numpy(slots)
         self._lower.write(self._ids[slots], self.layout.pack({name: rows[at] for name, rows in self.columns.items()}))
         self._is_dirty[slots] = False
