@@ -129,3 +129,40 @@ def test_flush_writes_every_dirty_row_down() -> None:
     cache.flush()
     assert lower.ids().tolist() == [1, 2]
     assert len(cache) == 2
+
+
+def test_a_row_freed_under_a_batch_in_flight_is_known_to_be_another() -> None:
+    cache, _ = cache_of(4, num_below=4)
+    held = cache.pin(np.array([1, 2]))
+    before = cache.versions(np.array([1, 2]))
+    cache.free(np.array([1]))
+    assert (cache.versions(np.array([1, 2])) == before).tolist() == [False, True]
+    assert cache.contains(np.array([1, 2])).tolist() == [False, True]
+    cache.unpin(held)
+    assert cache.versions(np.array([1, 2])).tolist() == [0, before[1]]
+
+
+def test_a_slot_freed_under_a_batch_in_flight_is_given_to_no_other_row() -> None:
+    cache, _ = cache_of(4, num_below=20)
+    held = cache.pin(np.array([1, 2]))
+    cache.free(np.array([1]))
+    others = cache.pin(np.array([7, 8]))
+    assert not set(others.slots.tolist()) & set(held.slots.tolist())
+    with pytest.raises(ConfigError, match="holds 4 that are in use"):
+        cache.pin(np.array([9]))
+    cache.unpin(held)
+    cache.unpin(cache.pin(np.array([9])))
+
+
+def test_a_row_made_again_in_the_slot_of_a_freed_one_is_a_new_row() -> None:
+    cache, lower = cache_of(4, num_below=4)
+    held = cache.pin(np.array([1]))
+    cache.free(np.array([1]))
+    with cache.pinned(np.array([1]), create=True) as made:
+        assert made.existed.tolist() == [False]
+        assert made.slots.tolist() == held.slots.tolist()
+        cache.columns["bytes"][made.slots] = 77
+    cache.unpin(held)
+    cache.flush()
+    assert rows_in(cache, np.array([1])).tolist() == [[77] * 4]
+    assert 1 in lower.ids()

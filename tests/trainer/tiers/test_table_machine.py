@@ -31,8 +31,8 @@ batches = st.lists(st.sampled_from(UNIVERSE), max_size=BATCH, unique=True).map(s
 RULES = [
     RowRules(),
     RowRules(admit_after=2),
-    RowRules(max_rows=8, when_full="lru"),
-    RowRules(max_rows=8, when_full="lfu", admit_after=2),
+    RowRules(max_rows=6, when_full="lru"),
+    RowRules(max_rows=6, when_full="lfu", admit_after=2),
     RowRules(max_rows=20, when_full="error"),
     RowRules(ttl_updates=9),
     RowRules(max_rows=9, when_full="lru", ttl_updates=4),

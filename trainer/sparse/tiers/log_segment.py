@@ -28,9 +28,9 @@ class LogSegment:
             os.posix_fallocate(self._fd, 0, num_bytes)
             # torch keeps no descriptor for it, mmap.mmap does.
             mapped = torch.from_file(str(path), shared=True, size=num_bytes, dtype=torch.uint8)
-        except BaseException:
+        except (OSError, RuntimeError) as err:  # torch says the latter
             self.drop()
-            raise
+            raise err if isinstance(err, OSError) else OSError(0, str(err)) from err
         self.records = mapped.view(capacity, record_bytes)
 
     @property

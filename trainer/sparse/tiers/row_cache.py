@@ -64,13 +64,15 @@ class RowCache:
         slots = self._index.find(ids)
         hits = slots[slots >= 0]
         self._pins[hits] += 1
+        is_fetched = False
         try:
             missing = np.flatnonzero(slots < 0)
             if len(missing):
                 slots[missing] = self._fetch(ids[missing], len(ids), create=create)
-        except BaseException:
-            self._pins[hits] -= 1
-            raise
+            is_fetched = True
+        finally:
+            if not is_fetched:
+                self._pins[hits] -= 1
         held = slots[slots >= 0]
         self._clock += 1
         self._last_used[held] = self._clock
