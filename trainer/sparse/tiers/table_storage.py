@@ -25,6 +25,7 @@ from ett.trainer.sparse.tiers.row_layout import Columns, RowLayout
 from ett.trainer.sparse.tiers.row_store import Mask, RowStore
 
 WEIGHT = "weight"
+_ROWS_AT_ONCE = 1 << 16
 InitialRows = Callable[[Ids], Tensor]
 
 
@@ -207,11 +208,15 @@ class TieredStorage:
     def export(self, ids: Ids) -> tuple[Tensor, Columns]:
         columns: Columns = {}
         for cache in self._caches:
-            rows = np.empty((len(ids), cache.row_bytes), np.uint8)
-            known = cache.peek(ids, rows)
-            if not known.all():
-                raise self._apart(ids[~known][0])
-            columns |= cache.layout.unpack(rows)
+            columns |= cache.layout.empty(len(ids))
+            for begin in range(0, len(ids), _ROWS_AT_ONCE):  # a save holds its rows once, not as bytes, too
+                part = slice(begin, begin + _ROWS_AT_ONCE)
+                rows = np.empty((len(ids[part]), cache.row_bytes), np.uint8)
+                known = cache.peek(ids[part], rows)
+                if not known.all():
+                    raise self._apart(ids[part][~known][0])
+                for name, column in cache.layout.unpack(rows).items():
+                    columns[name][part] = column
         return columns.pop(WEIGHT), columns
 
     def fill(self, ids: Ids, weights: Tensor, states: Columns) -> None:
