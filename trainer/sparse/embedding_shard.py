@@ -163,14 +163,16 @@ class EmbeddingShard(nn.Module):
         num_excess = len(self) + num_new - rules.max_rows
         if num_excess <= 0 or not num_new:
             return
-        if ledger is not None and rules.when_full != "error" and len(ids) <= rules.max_rows:
+        evicts = rules.when_full != "error"
+        if ledger is not None and evicts and len(ids) <= rules.max_rows:
             self._evict(ledger.victims(num_excess, keep=ids))
             return
         raise ConfigError(
             f"table {self.name} is full: it holds {len(self)} rows on rank {self._rank}, and a batch of {len(ids)} ids "
             f"brings {num_new} new ones",
             expected=f"at most sparse.max_rows = {rules.max_rows} rows of a table on a rank",
-            do="raise sparse.max_rows, or set sparse.when_full to lru or lfu",
+            do="raise sparse.max_rows, or "
+            + ("lower train.batch_size" if evicts else "set sparse.when_full: lru or lfu"),
         )
 
     def _evict(self, ids: Ids) -> None:
