@@ -23,7 +23,8 @@ setup(
             [source],
             cxx_std=17,
             # Bits of a sum are those of any processor; a square root sets no errno, so that vectors can have one.
-            extra_compile_args=["-O3", "-ffp-contract=off", "-fno-math-errno"],
+            extra_compile_args=["-O3", "-pthread", "-ffp-contract=off", "-fno-math-errno"],
+            extra_link_args=["-pthread"],
             depends=[str(header) for header in Path(source).parent.glob("_*.hpp")],
         )
         for name, source in EXTENSIONS.items()

@@ -15,23 +15,37 @@ namespace {
 template <typename T>
 using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
-// Take the lines of a chunk in their order. `others` has a row for each line that is no plain record: whether it is a
-// record at all, seq, src, host, boot, pid, mono_ns. Returns which of them are new.
-py::array_t<uint8_t> add_chunk(LogColumns& log, int64_t file, const Array<uint8_t>& kinds, const Array<int64_t>& rows,
-                               const std::vector<std::string>& texts, const Array<int64_t>& others) {
-  std::vector<int64_t> local;
-  for (const auto& text : texts) local.push_back(log.text_id(text));
+// Take the lines of a chunk in their order. `kinds` are those of `lines`, or kPlainByJson where `given` has the next row,
+// its texts by their place in `given_texts`. `others` has a row for each line that is no plain record: whether it is a
+// record at all, seq, src, host, boot, pid, mono_ns. Returns which of those are new.
+py::array_t<uint8_t> add_chunk(LogColumns& log, int64_t file, const Lines& lines, const Array<uint8_t>& kinds,
+                               const Array<int64_t>& given, const std::vector<std::string>& given_texts,
+                               const Array<int64_t>& others) {
   py::array_t<uint8_t> is_new(others.shape(0));
   const uint8_t* kind = kinds.data();
-  const int64_t *row = rows.data(), *other = others.data();
+  const int64_t *next_given = given.data(), *other = others.data(), *value = lines.values.data();
+  const uint32_t* layout_of = lines.layout_of.data();
   uint8_t* out = is_new.mutable_data();
   const auto num_lines = kinds.size();
-  {
-    py::gil_scoped_release release;
-    for (py::ssize_t i = 0; i < num_lines; ++i) {
-      if (kind[i] == 1) log.add_row(file, row, local), row += kRowWidth;
-      if (kind[i] != 0) continue;
-      *out++ = other[0] && log.add_number(file, other[1], other[2], other[3], other[4], other[5], other[6]);
+  py::gil_scoped_release release;
+  auto ids = [&](const std::vector<std::string>& texts) {
+    std::vector<int64_t> found;
+    for (const auto& text : texts) found.push_back(log.text_id(text));
+    return found;
+  };
+  const std::vector<int64_t> local = ids(lines.texts), local_given = ids(given_texts);
+  std::vector<LogColumns::Home> homes;
+  for (const Layout& layout : lines.layouts) homes.push_back(log.home_of(file, layout.key, local));
+  std::array<int64_t, kRowWidth> row{};
+  for (py::ssize_t i = 0; i < num_lines; ++i) {
+    if (kind[i] == kPlain) {
+      const uint32_t layout = *layout_of++;
+      for (uint8_t c : lines.layouts[layout].varying) row[c] = *value++;
+      log.add_row(homes[layout], row.data());
+    } else if (kind[i] == kPlainByJson) {
+      log.add_row(file, next_given, local_given), next_given += kRowWidth;
+    } else if (kind[i] == kOther) {
+      *out++ = other[0] && log.add_number({other[2], other[3], other[4], other[5], file}, other[1], other[6]);
       other += 7;
     }
   }
@@ -128,11 +142,11 @@ Facts facts_of(const py::dict& given) {
 
 PyPieces run(const std::shared_ptr<AttemptSweep>& sweep, const py::dict& given, const std::vector<int64_t>& ranks,
              const Clocks& clocks, const std::unordered_map<std::string, int>& components,
-             const py::object& settle_ns) {
+             const py::object& settle_ns, const std::array<size_t, 3>& effort) {
   const int64_t settle = settle_ns.is_none() ? kNone : settle_ns.cast<int64_t>();
   Facts facts = facts_of(given);
   py::gil_scoped_release release;
-  return {sweep->run(std::move(facts), ranks, clocks, components, settle), sweep};
+  return {sweep->run(std::move(facts), ranks, clocks, components, settle, Effort{effort[0], effort[1], effort[2]}), sweep};
 }
 
 py::object or_none(int64_t value) { return value == kNone ? py::object(py::none()) : py::object(py::int_(value)); }
@@ -140,7 +154,7 @@ py::object or_none(int64_t value) { return value == kNone ? py::object(py::none(
 // A step as ett.step_credit.Step has it: gen, stretch, number, begin, end, stop, c0, c1, complete, open, recovered, record.
 py::tuple step_tuple(AttemptSweep& sweep, int64_t rank, const StepRow& s) {
   int64_t ref = s.ref;
-  if (ref & kExtra) ref = sweep.extras[ref & ~kExtra].ref;
+  if (ref & kExtra) ref = sweep.of_rank(rank)->extras[ref & ~kExtra].ref;
   py::object number = s.number == kForever ? py::object(py::none()) : py::object(py::int_(s.number));
   return py::make_tuple(rank, s.gen, s.stretch, number, s.begin, s.end, s.stop, or_none(s.c0), or_none(s.c1),
                         sweep.of_rank(rank)->is_complete(s), s.is_open, s.is_recovered, stream_of_ref(ref), row_of_ref(ref));
@@ -160,9 +174,15 @@ py::tuple arrays(const PyPieces& pieces, size_t begin, size_t end) {
 }
 
 std::map<int64_t, int64_t> measure(const PyPieces& pieces, const Intervals& kept) {
-  std::unordered_map<int64_t, int64_t> sums;
-  pieces.table.measure(kept, [&](const PieceRow& row, int64_t ns) { sums[row.label] += ns; });
-  return {sums.begin(), sums.end()};
+  std::array<int64_t, kFirstSpanLabel> sums{};
+  std::map<int64_t, int64_t> found;  // of spans, then all that is not 0
+  pieces.table.measure(kept, [&](const PieceRow& row, int64_t ns) {
+    if (row.label < kFirstSpanLabel) sums[row.label] += ns;
+    else found[row.label] += ns;
+  });
+  for (int64_t label = 0; label < kFirstSpanLabel; ++label)
+    if (sums[label]) found[label] = sums[label];
+  return found;
 }
 
 bool is_new_data(int64_t label) { return label <= kNewDataRecovered || label == kUnsavedTail; }
@@ -184,11 +204,14 @@ py::object next_new_data(const PyPieces& pieces, const Intervals& kept, int64_t 
 // R14: effective time whose data lies above `kept` (None: above everything that there is) is unsaved.
 PyPieces reclassified(const PyPieces& pieces, const py::object& kept_cursor, bool only_unsaved) {
   const int64_t kept = kept_cursor.is_none() ? kNone : kept_cursor.cast<int64_t>();
+  const bool keeps_all = kept != kNone && pieces.sweep->high() <= kept;
+  if (keeps_all && !only_unsaved) return pieces;
   PyPieces out{{}, pieces.sweep};
   out.table.tail = std::make_shared<PieceColumns>();
   auto& columns = *out.table.tail;
   out.table.end = pieces.table.end;
   constexpr int64_t kOutside = kUntrackedInit;  // a row that fills the time between two unsaved ones; never measured
+  if (keeps_all) return columns.push(pieces.table.size() ? PieceTable::Reader(pieces.table).begin(0) : 0, kOutside, -1, 0), out;
   PieceTable::Reader reader(pieces.table);
   AttemptSweep& sweep = *pieces.sweep;
   py::gil_scoped_release release;
@@ -268,7 +291,10 @@ PYBIND11_MODULE(_accounting, m) {
              for (const auto& text : texts) local.push_back(log.text_id(text));
              return log.add_row(file, row.data(), local);
            })
-      .def("add_number", &LogColumns::add_number)
+      .def("add_number",
+           [](LogColumns& log, int64_t file, int64_t seq, int64_t src, int64_t host, int64_t boot, int64_t pid, int64_t mono) {
+             return log.add_number({src, host, boot, pid, file}, seq, mono);
+           })
       .def("text_id", &LogColumns::text_id)
       .def("text", [](const LogColumns& log, size_t id) { return log.texts.at(id); })
       .def("fields", &fields)
@@ -314,6 +340,7 @@ PYBIND11_MODULE(_accounting, m) {
       .def("next_new_data", &next_new_data)
       .def("num_replayed", &num_replayed)
       .def("reclassified", &reclassified);
+  m.attr("PLAIN_BY_JSON") = static_cast<int>(kPlainByJson);
   m.attr("KINDS") = std::vector<std::string>(kPlainKinds.begin(), kPlainKinds.end());
   m.attr("EXTRA") = kExtra;
   m.attr("SPAN") = kSpan;

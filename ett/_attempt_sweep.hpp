@@ -7,10 +7,15 @@
 #include <set>
 #include <utility>
 
-#include "_piece_columns.hpp"
 #include "_rank_book.hpp"
+#include "_rank_merge.hpp"
 
 namespace ett {
+
+// How much at once: threads, from how many records on they are worth it, and pieces of one rank.
+struct Effort {
+  size_t num_threads = 1, threads_from = 0, block = 16;
+};
 
 class AttemptSweep {
  public:
@@ -18,14 +23,13 @@ class AttemptSweep {
 
   Facts facts;
   std::vector<std::unique_ptr<RankSweep>> ranks;  // in the order of their first record
-  std::vector<StepRow> extras;                    // recovered steps
   CursorTable cursors;
   Frontiers frontiers;
 
   // Returns the attempt's pieces, facts as of now. With `settle_ns` the pieces that end that long before the last step
   // of the slowest rank are kept, and the next run goes on after them unless something touched them.
   PieceTable run(Facts now, const std::vector<int64_t>& rank_order, const Clocks& clocks,
-                 const std::unordered_map<std::string, int>& components, int64_t settle_ns) {
+                 const std::unordered_map<std::string, int>& components, int64_t settle_ns, const Effort& effort) {
     const bool is_same = settle_ns != kNone && !now.infer_compile && clocks == clocks_ && rank_order == rank_order_ &&
                          now.start == facts.start && now.high == facts.high && attach() && are_sorted();
     const Facts before = std::exchange(facts, std::move(now));
@@ -36,11 +40,16 @@ class AttemptSweep {
     }
     const bool faults_changed = before.faults != facts.faults;
     int64_t touched = kForever;
-    for (auto& rank : ranks) {
-      touched = std::min(touched, rank_books_[rank->rank].touched(log_, *rank, clocks_));
-      if (!is_same || faults_changed || !read(*rank)) reread(*rank);
-      finish(*rank);
-    }
+    size_t num_unread = 0;
+    for (auto& rank : ranks) num_unread += rank_books_[rank->rank].num_unread(*rank);
+    ThreadTeam team(num_unread < effort.threads_from || ranks.size() == 1 ? 1 : effort.num_threads);
+    block_ = effort.block;
+    if (is_same)
+      for (auto& rank : ranks) touched = std::min(touched, rank_books_[rank->rank].touched(log_, *rank, clocks_));
+    team.each(ranks.size(), [&](size_t r) {
+      if (!is_same || faults_changed || !read(*ranks[r])) reread(*ranks[r]);
+      finish(*ranks[r]);
+    });
     find_frontiers();
     resolve();
     const bool goes_on = is_same && settled_until_ != kNone && touched >= settled_until_ && facts.cut >= settled_until_ &&
@@ -50,16 +59,16 @@ class AttemptSweep {
     const int64_t until = settle_ns == kNone ? kNone : settle_point() - settle_ns;
     if (facts.has_time && until > settled_until_) {
       for (auto& rank : ranks) rank->save_at(until);
-      merge(*settled_, settled_until_, until);
+      merge(*settled_, settled_until_, until, team);
       for (auto& rank : ranks) rank->save();
-      settled_until_ = until, num_settled_extras_ = extras.size();
+      settled_until_ = until;
       if (!go_on()) start_over();
     }
     PieceTable table;
     table.settled = settled_, table.num_settled = settled_->size();
     table.tail = std::make_shared<PieceColumns>();
     if (settled_->size()) table.tail->go_on_after(settled_->last());
-    if (facts.has_time) merge(*table.tail, settled_until_, facts.cut);
+    if (facts.has_time) merge(*table.tail, settled_until_, facts.cut, team);
     for (auto& rank : ranks) rank->drain();
     table.end = facts.cut;
     return table;
@@ -96,26 +105,25 @@ class AttemptSweep {
 
   // The step that a piece of `rank` refers to.
   StepRow step_of(int64_t ref, int64_t rank) {
-    if (ref & kExtra) return extras[ref & ~kExtra];
+    RankSweep& own = *of_rank(rank);
+    if (ref & kExtra) return own.extras[ref & ~kExtra];
     if (ref & kOpen)
-      for (const StepRow& open : of_rank(rank)->opens)
+      for (const StepRow& open : own.opens)
         if (open.ref == ref) return open;
-    size_t hint = 0;
-    return of_rank(rank)->load(part_of(ref), row_of_ref(ref), hint);
+    return own.load(part_of(ref), row_of_ref(ref));
   }
 
   // Calls see(rank, step) for all steps by begin and rank, open and recovered ones too, until it returns false.
   template <typename F>
   void each_step(F see) {
-    std::vector<RankState> kept;
-    const size_t num_extras = extras.size();
+    std::vector<std::pair<RankState, size_t>> kept;  // and how many extras there were
     using Next = std::tuple<int64_t, int64_t, size_t>;
     std::priority_queue<Next, std::vector<Next>, std::greater<>> queue;
     auto feed = [&](size_t r) {
       if (const StepRow* s = ranks[r]->peek_step()) queue.emplace(s->begin, ranks[r]->rank, r);
     };
     for (size_t r = 0; r < ranks.size(); ++r) {
-      kept.push_back(ranks[r]->state);
+      kept.emplace_back(ranks[r]->state, ranks[r]->extras.size());
       ranks[r]->begin(facts.start);
       feed(r);
     }
@@ -125,8 +133,8 @@ class AttemptSweep {
       if (!see(*ranks[r], ranks[r]->pop_step())) break;
       feed(r);
     }
-    for (size_t r = 0; r < ranks.size(); ++r) ranks[r]->state = std::move(kept[r]);
-    extras.resize(num_extras);
+    for (size_t r = 0; r < ranks.size(); ++r)
+      ranks[r]->state = std::move(kept[r].first), ranks[r]->extras.resize(kept[r].second);
   }
 
   int64_t first_begin(int64_t time) {
@@ -136,11 +144,10 @@ class AttemptSweep {
         const size_t i = first_row(part, time);
         if (i < part.reader.stream->size()) first = std::min(first, part.reader.b(i) + part.clock);
       }
-    for (const StepRow& s : extras)
-      if (s.begin >= time) first = std::min(first, s.begin);
     for (auto& rank : ranks)
-      for (const StepRow& s : rank->opens)
-        if (s.begin >= time) first = std::min(first, s.begin);
+      for (const auto* steps : {&rank->extras, &rank->opens})
+        for (const StepRow& s : *steps)
+          if (s.begin >= time) first = std::min(first, s.begin);
     return first;
   }
 
@@ -153,24 +160,20 @@ class AttemptSweep {
     };
     for (auto& rank : ranks)
       for (auto& part : rank->parts) {
-        size_t hint = 0;
         if (part.reader.stream->overlaps) {
-          for (size_t i = 0; i < part.reader.stream->size(); ++i) see(*rank, rank->load(part, i, hint, false));
+          for (size_t i = 0; i < part.reader.stream->size(); ++i) see(*rank, rank->load(part, i, false));
           continue;
         }
         for (size_t i = 0; i < times.size(); ++i)
           for (size_t row = times[i] == kForever ? part.reader.stream->size() : first_row(part, times[i] + 1); row-- > 0;) {
-            const StepRow s = rank->load(part, row, hint, false);
+            const StepRow s = rank->load(part, row, false);
             if (s.stop > times[i] || !rank->is_complete(s)) continue;
             best[i] = std::max(best[i], s.stop);
             break;
           }
       }
     for (auto& rank : ranks)
-      for (const StepRow& s : extras)
-        if (rank->parts.size() && part_of_stream_.at(stream_of_ref(s.ref)) >= rank->parts.data() &&
-            part_of_stream_.at(stream_of_ref(s.ref)) < rank->parts.data() + rank->parts.size())
-          see(*rank, s);
+      for (const StepRow& s : rank->extras) see(*rank, s);
   }
 
   std::vector<std::tuple<int64_t, int64_t, int64_t>> world_changes() {
@@ -179,9 +182,9 @@ class AttemptSweep {
     for (auto& rank : ranks)
       for (auto& part : rank->parts) sizes.insert(world_of(*part.reader.stream));
     if (sizes.empty() || sizes == std::set<int64_t>{kNone}) return found;
-    each_step([&](RankSweep&, const StepRow& s) {
+    each_step([&](RankSweep& rank, const StepRow& s) {
       if (s.is_open) return true;
-      const int64_t ref = s.ref & kExtra ? extras[s.ref & ~kExtra].ref : s.ref;
+      const int64_t ref = s.ref & kExtra ? rank.extras[s.ref & ~kExtra].ref : s.ref;
       const int64_t world = world_of(*log_.streams[stream_of_ref(ref)]);
       if (world != kNone && (found.empty() || std::get<1>(found.back()) != world)) found.emplace_back(s.begin, world, ref);
       return found.empty() || sizes.size() > 1;
@@ -212,9 +215,9 @@ class AttemptSweep {
   std::vector<int64_t> rank_order_;
   std::unordered_map<std::string, int> components_;
   bool needs_cursors_ = false;
+  size_t block_ = 16;
   std::shared_ptr<PieceColumns> settled_;
   int64_t settled_until_ = kNone;
-  size_t num_settled_extras_ = 0;
 
   void rebuild() {
     ranks.clear(), by_rank_.clear(), rank_books_.clear(), part_of_stream_.clear(), attached_.clear();
@@ -222,8 +225,8 @@ class AttemptSweep {
     for (int64_t number : rank_order_) {
       ranks.push_back(std::make_unique<RankSweep>());
       RankSweep& rank = *ranks.back();
-      rank.rank = number, rank.facts = &facts, rank.frontiers = &frontiers, rank.extras = &extras;
-      by_rank_[number] = &rank;
+      rank.rank = number, rank.facts = &facts, rank.frontiers = &frontiers;
+      by_rank_[number] = &rank, rank_books_[number];
     }
     attach();
   }
@@ -277,7 +280,7 @@ class AttemptSweep {
     for (auto& rank : ranks)
       if (rank->first_own_step != kNone) first = std::min(first, rank->first_own_step);
     for (auto& rank : ranks) {
-      rank->cursors = needs_cursors_ ? &cursors : nullptr;
+      rank->cursors = CursorReader(needs_cursors_ ? &cursors : nullptr);
       rank->first_step = rank->first_own_step != kNone ? rank->first_own_step : first == kForever ? kNone : first;
       auto end = facts.train_ends.find(rank->rank);
       rank->train_end = end == facts.train_ends.end() ? kNone : end->second;
@@ -293,13 +296,10 @@ class AttemptSweep {
   void start_over() {
     settled_ = std::make_shared<PieceColumns>();
     settled_until_ = facts.start;
-    extras.clear();
-    num_settled_extras_ = 0;
-    for (auto& rank : ranks) rank->begin(facts.start), rank->has_saved = false;
+    for (auto& rank : ranks) rank->begin(facts.start), rank->extras.clear(), rank->has_saved = false;
   }
 
   bool go_on() {
-    extras.resize(num_settled_extras_);
     return std::all_of(ranks.begin(), ranks.end(), [&](auto& rank) {
       return rank->has_saved && rank->go_on() && !rank->begins_by(settled_until_);
     });
@@ -358,8 +358,8 @@ class AttemptSweep {
         if (open.stretch == last_stretch) point = std::min(point, open.begin);
       for (auto& part : rank.parts) {
         if (part.reader.stream->gen() != gen) continue;
-        for (size_t row = part.reader.stream->size(), hint = 0; row-- > 0;) {
-          const StepRow s = rank.load(part, row, hint, false);
+        for (size_t row = part.reader.stream->size(); row-- > 0;) {
+          const StepRow s = rank.load(part, row, false);
           const bool is_done = s.stretch < last_stretch || rank.is_complete(s);
           point = std::min(point, is_done ? s.end : s.begin);
           if (is_done) break;
@@ -406,12 +406,11 @@ class AttemptSweep {
     };
     std::map<int64_t, std::vector<Run>> by_stretch;
     std::map<int64_t, bool> ascends;
-    size_t hint = 0;
     for (size_t r = 0; r < ranks.size(); ++r) {
       std::vector<size_t> at(ranks[r]->parts.size(), 0);
       int64_t last = 0;
       for (size_t p; (p = ranks[r]->next_part(at)) < ranks[r]->parts.size();) {
-        const StepRow s = ranks[r]->load(ranks[r]->parts[p], at[p], hint, false);
+        const StepRow s = ranks[r]->load(ranks[r]->parts[p], at[p], false);
         auto& runs = by_stretch[s.stretch];
         if (runs.empty() || runs.back().rank != r) {
           runs.push_back({r, at, 0});
@@ -532,69 +531,15 @@ class AttemptSweep {
     rank.compiled_until = first->begin + std::max<int64_t>(0, first->end - first->begin - median);
   }
 
-  // R15: the pieces of all ranks from `begin` to `end` as one; `begin` lies where the ranks' sweeps stand or after.
-  void merge(PieceColumns& out, int64_t begin, int64_t end) {
+  // The pieces of all ranks from `begin` to `end` as one; `begin` lies where the ranks' sweeps stand or after.
+  void merge(PieceColumns& out, int64_t begin, int64_t end, ThreadTeam& team) {
+    if (ranks.size() > 1) return RankMerge(ranks, facts, team, block_).run(out, begin, end);
     Piece piece{};
-    if (ranks.size() == 1) {
-      while (begin < end && ranks[0]->next_piece(piece)) {
-        if (piece.end <= begin) continue;
-        out.add(std::max(piece.begin, begin), piece, ranks[0]->rank, 0);
-        begin = piece.end;
-      }
-      return;
+    while (begin < end && ranks[0]->next_piece(piece)) {
+      if (piece.end <= begin) continue;
+      out.add(std::max(piece.begin, begin), piece, ranks[0]->rank, 0);
+      begin = piece.end;
     }
-    std::vector<Piece> current(ranks.size(), Piece{0, kNone, 0, -1, 0});
-    for (size_t w = 0; w < facts.worlds.size(); ++w) {
-      const World& world = facts.worlds[w];
-      if (world.end <= begin) continue;
-      if (world.begin >= end) break;
-      merge_world(out, world, std::max(begin, world.begin), std::min(end, world.end), current, static_cast<int64_t>(w));
-    }
-  }
-
-  void merge_world(PieceColumns& out, const World& world, int64_t now, int64_t until, std::vector<Piece>& current,
-                   int64_t world_number) {
-    using Change = std::pair<int64_t, size_t>;                    // when the rank's piece ends
-    using Counting = std::tuple<int, int64_t, size_t, int64_t>;   // weakness, rank, its place, begin of its piece
-    std::priority_queue<Change, std::vector<Change>, std::greater<>> changes;
-    std::priority_queue<Counting, std::vector<Counting>, std::greater<>> counting;
-    std::vector<bool> is_silent(ranks.size());
-    auto enter = [&](size_t r) {
-      while (current[r].end <= now)
-        if (!ranks[r]->next_piece(current[r])) return;
-      changes.emplace(current[r].end, r);
-      if (!is_silent[r] || is_covered(current[r].label))
-        counting.emplace(weakness(current[r].label), ranks[r]->rank, r, current[r].begin);
-    };
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      if (!std::binary_search(world.ranks.begin(), world.ranks.end(), ranks[r]->rank)) continue;
-      is_silent[r] = !world.steppers.empty() &&
-                     !std::binary_search(world.steppers.begin(), world.steppers.end(), ranks[r]->rank);
-      enter(r);
-    }
-    while (now < until) {
-      while (!counting.empty()) {
-        const auto& [weak, rank, r, piece_begin] = counting.top();
-        if (current[r].begin == piece_begin && current[r].end > now) break;
-        counting.pop();
-      }
-      if (counting.empty() && changes.empty()) break;
-      if (!counting.empty()) {
-        const size_t r = std::get<2>(counting.top());
-        out.add(now, current[r], ranks[r]->rank, world_number);
-      }
-      if (changes.empty() || changes.top().first >= until) break;  // the pieces at the edge go on in the next world
-      now = changes.top().first;
-      while (!changes.empty() && changes.top().first <= now) {
-        const size_t r = changes.top().second;
-        changes.pop();
-        enter(r);
-      }
-    }
-  }
-
-  static bool is_covered(int64_t label) {
-    return label >= kFirstSpanLabel || label <= kStepAfterEnd;
   }
 };
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "_delta_column.hpp"
-#include "_plain_record.hpp"
+#include "_line_parser.hpp"
 
 namespace ett {
 
@@ -58,15 +58,6 @@ class SequenceNumbers {
     }
   }
 };
-
-// What varies from record to record of a stream; the rest of a row is the stream's key.
-constexpr std::array<size_t, 15> kVarying = {kBMono, kBlocking, kC0, kC1, kCommitted, kDropped, kEMono, kId,
-                                             kMono, kParent, kSamples, kSeq, kStep, kWall, kWorkerPid};
-constexpr bool is_varying(size_t c) {
-  for (size_t v : kVarying)
-    if (v == c) return true;
-  return false;
-}
 
 struct Stream {
   std::array<int64_t, kRowWidth> key{};  // the first row; columns that vary are 0
@@ -189,14 +180,13 @@ class LogColumns {
     return found->second;
   }
 
-  // One record of a file, plain or not: whether its number is new there.
-  bool add_number(int64_t file, int64_t seq, int64_t src, int64_t host, int64_t boot, int64_t pid, int64_t mono) {
+  // One record of a file, plain or not: whether its number is new there. `writer`: src, host, boot, pid, file.
+  bool add_number(const std::array<int64_t, 5>& writer, int64_t seq, int64_t mono) {
+    const int64_t file = writer[4];
     auto& numbers = file == last_file_ ? *last_numbers_ : *(last_numbers_ = &numbers_[last_file_ = file]);
     if (!numbers.add(seq)) return ++num_duplicates, false;
-    const std::array<int64_t, 5> writer{src, host, boot, pid, file};
-    if (!last_span_ || writer != last_writer_) {
+    if (!last_span_ || writer != last_writer_)
       last_span_ = &written_.try_emplace(last_writer_ = writer, INT64_MAX, INT64_MIN).first->second;
-    }
     last_span_->first = std::min(last_span_->first, mono);
     last_span_->second = std::max(last_span_->second, mono);
     return true;
@@ -229,25 +219,51 @@ class LogColumns {
     return overlap();
   }
 
-  // Takes a parsed row, whose texts are places in `local`; whether it is kept.
+  // Where the records of one layout of one file go. Found once for all of them that a chunk has.
+  struct Home {
+    int64_t file = 0;
+    size_t kind = 0;
+    bool is_whole = false;
+    std::array<int64_t, kRowWidth> key{};
+    std::array<int64_t, 5> writer{};
+    Stream* stream = nullptr;  // from the first record on that is new
+  };
+
+  // Of a layout whose texts are places in `local`.
+  Home home_of(int64_t file, const std::array<int64_t, kRowWidth>& key, const std::vector<int64_t>& local) {
+    Home home;
+    home.file = file, home.key = key;
+    const int64_t present = key[kRowWidth - 1];
+    for (size_t c = 0; c < kNumColumns; ++c) {
+      if (!(present >> c & 1)) continue;
+      if (is_text_column(c)) home.key[c] = local[key[c]];
+      else is_odd |= is_beyond(c, key[c]);
+    }
+    home.kind = kind_of(home.key[kEv]);
+    home.is_whole = is_whole(home.kind, present);
+    auto text = [&](size_t c) { return present >> c & 1 ? home.key[c] : empty_; };
+    home.writer = {text(kSrc), text(kHost), text(kBoot), home.key[kPid], file};
+    return home;
+  }
+
+  // Takes a parsed row of that layout, of which only what varies is looked at; whether it is kept.
+  bool add_row(Home& home, const int64_t* row) {
+    const int64_t present = home.key[kRowWidth - 1];
+    for (size_t c : kVarying)
+      if (present >> c & 1) is_odd |= is_beyond(c, row[c]);
+    if (!home.is_whole) return ++num_malformed, false;
+    if (!add_number(home.writer, row[kSeq], row[kMono])) return false;
+    if (!home.stream) home.stream = &stream_of(home.file, home.key, home.kind);
+    push(*home.stream, row);
+    return ++num_rows, true;
+  }
+
   bool add_row(int64_t file, const int64_t* row, const std::vector<int64_t>& local) {
     std::array<int64_t, kRowWidth> key{};
-    const int64_t present = row[kRowWidth - 1];
-    for (size_t c = 0; c < kNumColumns; ++c)
-      if (present >> c & 1) {
-        if (is_text_column(c)) key[c] = local[row[c]];
-        else if (!is_varying(c)) key[c] = row[c];
-        if (const int64_t most = c == kWall ? kWallLimit : kLimit; !is_text_column(c) && (row[c] > most || row[c] < -most))
-          is_odd = true;
-      }
-    key[kRowWidth - 1] = present;
-    const size_t kind = kind_of(key[kEv]);
-    if (!is_whole(kind, present)) return ++num_malformed, false;
-    auto text = [&](size_t c) { return present >> c & 1 ? key[c] : empty_; };
-    if (!add_number(file, row[kSeq], text(kSrc), text(kHost), text(kBoot), key[kPid], row[kMono])) return false;
-    Stream& stream = stream_of(file, key, kind);
-    push(stream, row);
-    return ++num_rows, true;
+    for (size_t c = 0; c < kRowWidth; ++c)
+      if (!is_varying(c)) key[c] = row[c];
+    Home home = home_of(file, key, local);
+    return add_row(home, row);
   }
 
   // The order in which steps of one rank run, and in which other records are read.
@@ -289,6 +305,11 @@ class LogColumns {
     for (size_t kind = 0; kind < kPlainKinds.size(); ++kind)
       if (kPlainKinds[kind] == texts[ev]) return kinds_[ev] = kind;
     return kinds_[ev] = kPlainKinds.size();
+  }
+
+  static bool is_beyond(size_t c, int64_t value) {
+    const int64_t most = c == kWall ? kWallLimit : kLimit;
+    return value > most || value < -most;
   }
 
   static bool is_whole(size_t kind, int64_t present) {

@@ -22,6 +22,14 @@ constexpr bool is_text_column(size_t c) {
   return c == kBoot || c == kEv || c == kHost || c == kJob || c == kName || c == kSrc;
 }
 constexpr bool is_bool_column(size_t c) { return c == kBlocking || c == kCommitted || c == kInferred || c == kSamplesInferred; }
+// What varies from record to record of one kind and writer; the rest of a row is the same for very many of them.
+constexpr std::array<size_t, 15> kVarying = {kBMono, kBlocking, kC0, kC1, kCommitted, kDropped, kEMono, kId,
+                                             kMono, kParent, kSamples, kSeq, kStep, kWall, kWorkerPid};
+constexpr bool is_varying(size_t c) {
+  for (size_t v : kVarying)
+    if (v == c) return true;
+  return false;
+}
 constexpr std::array<std::string_view, 5> kPlainKinds = {"step", "heartbeat", "span_begin", "span_end", "step_begin"};
 
 }  // namespace ett

@@ -23,6 +23,12 @@ class RankBook {
     (kind == 4 ? begin_streams_ : span_streams_).push_back({stream, 0});
   }
 
+  size_t num_unread(const RankSweep& rank) const {
+    size_t number = 0;
+    for (size_t p = 0; p < rank.parts.size(); ++p) number += rank.parts[p].reader.stream->size() - seen[p];
+    return number;
+  }
+
   // The earliest instant that a record which was not read yet tells of.
   int64_t touched(const LogColumns& log, RankSweep& rank, const Clocks& clocks) const {
     int64_t least = kForever;
@@ -106,11 +112,10 @@ class RankBook {
       if (is_late || (!begun_.empty() && begun[0].step.begin <= begun_.back().step.begin)) return false;
       begun_.insert(begun_.end(), begun.begin(), begun.end());
     }
-    size_t hint = 0;
     std::pair<int64_t, int64_t> place{kNone, kNone};
     int64_t* number = nullptr;
     for (size_t p; (p = rank.next_part(seen)) < rank.parts.size();) {
-      const StepRow s = rank.load(rank.parts[p], seen[p]++, hint, false);
+      const StepRow s = rank.load(rank.parts[p], seen[p]++, false);
       if (last_begin_ != kNone && s.begin < last_begin_) return false;
       last_begin_ = s.begin;
       if (first_ended_ == kNone) first_ended_ = s.begin;

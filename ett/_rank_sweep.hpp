@@ -95,22 +95,41 @@ struct CursorTable {
     int64_t first() const { return numbers[0]; }
   };
   std::map<int64_t, Stretch> stretches;
+};
 
-  std::pair<int64_t, int64_t> of(int64_t stretch, int64_t number, size_t& hint) const {
-    const Stretch& table = stretches.at(stretch);
-    const size_t size = table.numbers.size();
-    if (hint >= size || table.numbers[hint] != number) {
-      if (hint + 1 < size && table.numbers[hint + 1] == number) ++hint;
-      else {
-        size_t low = 0, high = size;
-        while (low < high) {
-          const size_t middle = (low + high) / 2;
-          table.numbers[middle] < number ? low = middle + 1 : high = middle;
-        }
-        hint = low;
-      }
+// One rank's way through a table.
+class CursorReader {
+ public:
+  explicit CursorReader(const CursorTable* table = nullptr) : table_(table) {}
+  explicit operator bool() const { return table_ != nullptr; }
+
+  std::pair<int64_t, int64_t> of(int64_t stretch, int64_t number) {
+    if (stretch != stretch_) {
+      const CursorTable::Stretch& found = table_->stretches.at(stretch);
+      numbers_ = DeltaReader(&found.numbers), c0_ = DeltaReader(&found.c0), c1_ = DeltaReader(&found.c1);
+      stretch_ = stretch, at_ = 0;
     }
-    return {table.c0[hint], table.c1[hint]};
+    const size_t size = numbers_.size();
+    if (at_ >= size || numbers_[at_] != number) {
+      if (at_ + 1 < size && numbers_[at_ + 1] == number) ++at_;
+      else at_ = find(number, size);
+    }
+    return {c0_[at_], c1_[at_]};
+  }
+
+ private:
+  const CursorTable* table_;
+  int64_t stretch_ = kNone;
+  size_t at_ = 0;
+  DeltaReader numbers_, c0_, c1_;
+
+  size_t find(int64_t number, size_t size) {
+    size_t low = 0, high = size;
+    while (low < high) {
+      const size_t middle = (low + high) / 2;
+      numbers_[middle] < number ? low = middle + 1 : high = middle;
+    }
+    return low;
   }
 };
 
@@ -122,7 +141,7 @@ struct Piece {
 // Where a rank's sweep stands; copied to go on from here again later.
 struct RankState {
   std::vector<size_t> at;  // next row of each step stream
-  size_t open_at = 0, span_at = 0, hint = 0;
+  size_t open_at = 0, span_at = 0;
   int64_t now = 0, num_steps = 0, high = kNone, last_begin = kNone, last_ref = -1, first_begin = kNone;
   StepRow prev, ahead;
   bool has_prev = false, has_ahead = false, has_recovered = false;
@@ -175,13 +194,13 @@ class RankSweep {
   int64_t first_own_step = kNone, first_step = kNone, last_stop = kNone, train_end = kNone, compiled_until = kNone;
   const Facts* facts = nullptr;
   const Frontiers* frontiers = nullptr;
-  const CursorTable* cursors = nullptr;  // null where every step has its own
-  std::vector<StepRow>* extras = nullptr;
+  CursorReader cursors;         // none where every step has its own
+  std::vector<StepRow> extras;  // recovered steps
   RankState state, saved;
   bool has_saved = false;
   int64_t limit = kForever;
 
-  StepRow load(Part& part, size_t i, size_t& hint, bool with_cursor = true) {
+  StepRow load(Part& part, size_t i, bool with_cursor = true) {
     StepRow s;
     s.begin = part.reader.b(i) + part.clock;
     s.end = std::max(s.begin, part.reader.e(i) + part.clock);
@@ -191,7 +210,7 @@ class RankSweep {
     s.gen = part.reader.stream->gen();
     s.ref = row_ref(part.stream, i);
     if (!with_cursor) return s;
-    if (cursors) std::tie(s.c0, s.c1) = cursors->of(s.stretch, s.number, hint);
+    if (cursors) std::tie(s.c0, s.c1) = cursors.of(s.stretch, s.number);
     else s.c0 = part.reader.c0(i), s.c1 = part.reader.c1(i);
     return s;
   }
@@ -236,17 +255,19 @@ class RankSweep {
   void save_at(int64_t time) { limit = time, has_saved = false; }
   void save() {
     if (has_saved) return;
-    has_saved = true, saved = state;
+    has_saved = true, saved = state, num_extras_then_ = extras.size();
     last_stop_then_ = last_stop, first_step_then_ = first_step;
     opens_then_.clear();
     for (size_t i = 0; i < saved.open_at; ++i) opens_then_.push_back(opens[i].ref);
     if (!saved.has_ahead || saved.ahead_part == SIZE_MAX) return;
+    if (saved.ahead.is_recovered) --num_extras_then_;  // a record that is still to come may lie in that hole
     --saved.at[saved.ahead_part];
     saved.prev = saved.prev_before, saved.has_prev = saved.has_prev_before;
     saved.has_ahead = saved.has_recovered = false, saved.ahead_part = SIZE_MAX;
   }
   bool go_on() {
     state = saved;
+    extras.resize(num_extras_then_);
     queue_.clear();
     limit = kForever;
     state.at.resize(parts.size(), 0);
@@ -339,6 +360,7 @@ class RankSweep {
   std::deque<Piece> queue_;
   int64_t last_stop_then_ = kNone, first_step_then_ = kNone;  // when `saved` was
   std::vector<int64_t> opens_then_;
+  size_t num_extras_then_ = 0;
   int64_t frontier_ = kNone, frontier_gen_ = 0, frontier_stretch_ = 0;
   bool has_frontier_ = false;
 
@@ -360,15 +382,15 @@ class RankSweep {
     }
     const size_t p = next_part(state.at);
     if (p == parts.size()) return nullptr;
-    StepRow next = load(parts[p], state.at[p]++, state.hint);
+    StepRow next = load(parts[p], state.at[p]++);
     state.ahead_part = p, state.prev_before = state.prev, state.has_prev_before = state.has_prev;
     if (state.has_prev && is_hole(state.prev, next)) {
       StepRow hole = next;
       hole.number = next.number - 1, hole.begin = state.prev.end, hole.end = hole.stop = next.begin;
       hole.stretch = state.prev.stretch, hole.c0 = state.prev.c1, hole.c1 = next.c0, hole.is_recovered = true;
-      hole.ref = kExtra | static_cast<int64_t>(extras->size());
-      extras->push_back(hole);
-      extras->back().ref = next.ref;
+      hole.ref = kExtra | static_cast<int64_t>(extras.size());
+      extras.push_back(hole);
+      extras.back().ref = next.ref;
       state.after_hole = next;
       state.has_recovered = true;
       state.ahead = hole;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isinf
 from typing import Any
 
@@ -17,7 +18,7 @@ from ett.column_pieces import ColumnPieces, SweptPieces
 from ett.column_steps import ColumnSteps, Evidence
 from ett.event_schema import COMPONENTS, NS, SPAN_COMPONENTS, is_number
 from ett.job_window import AccountingPolicy, Attempt
-from ett.log_columns import NATIVE, LogColumns
+from ett.log_columns import NATIVE, LogColumns, num_cores
 from ett.rank_merge import PRECEDENCE, generations
 from ett.step_credit import Cursor
 from ett.unknown_position import unknown_positions
@@ -27,15 +28,37 @@ _COMPONENTS = {name: PRECEDENCE.index(component) for name, component in SPAN_COM
 assert set(PRECEDENCE) == set(COMPONENTS)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepEffort:
+    """How an attempt is swept; it decides nothing but the time that it takes."""
+
+    threads: int = 1
+    threads_from_records: int = 1 << 14  # fewer are done before a thread has started
+    block: int | None = None  # pieces of a rank held at once; None: some MiB of all ranks
+
+    def of(self, num_ranks: int) -> tuple[int, int, int]:
+        block = self.block or max(16, min(4096, (1 << 16) // num_ranks))
+        return self.threads, self.threads_from_records, block
+
+
 class ColumnView:
     """`timed` is the outline, in order; `attempt_timeline` sweeps one of its attempts.
 
     Args:
         settle_s: of a log that grows: what is older than this beside the slowest rank is swept once (`LiveAccount`).
+        effort: None: threads as there are cores. The answer is always the same.
     """
 
-    def __init__(self, columns: LogColumns, as_of_ns: int | None = None, *, settle_s: float | None = None) -> None:
+    def __init__(
+        self,
+        columns: LogColumns,
+        as_of_ns: int | None = None,
+        *,
+        settle_s: float | None = None,
+        effort: SweepEffort | None = None,
+    ) -> None:
         self.columns = columns
+        self._effort = effort or SweepEffort(threads=num_cores())
         self._settle_ns = None if settle_s is None else round(settle_s * NS)
         self._sweeps: dict[int, Any] = {}
         self._outline_of: object = None
@@ -99,7 +122,9 @@ class ColumnView:
         }
         started = start_record(attempt)
         evidence = Evidence(started=(start_ns, started), faults=faults, train_ends=ends, unknown=unknown)
-        native = sweep.run(facts, list(ranks), self._clock_numbers, _COMPONENTS, self._settle_ns)
+        native = sweep.run(
+            facts, list(ranks), self._clock_numbers, _COMPONENTS, self._settle_ns, self._effort.of(len(ranks))
+        )
         found = sweep.high()
         timeline = AttemptTimeline(
             attempt=attempt,

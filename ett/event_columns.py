@@ -19,7 +19,7 @@ try:
 except ImportError:  # not built: a source tree without a compiler
     _native = None
 
-if not hasattr(_native, "PLAIN"):  # built from an older source
+if not hasattr(_native, "Lines"):  # built from an older source
     _native = None
 NATIVE: Any = _native
 TAIL = 9  # bytes after a line's JSON: a tab and eight hexadecimal digits
@@ -28,17 +28,24 @@ OTHER, PLAIN, BAD_CHECKSUM = 0, 1, 2  # kinds of lines
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckedLines:
-    """Lines of a file, each with its kind and where it ends, its LF left out.
+    """Lines of a file, each with its kind and where it ends, its LF left out; `native` has the plain records."""
 
-    `rows` has a row for each line of kind PLAIN, in order: the columns of `_event_parser.COLUMNS` as int64 (texts by
-    their place in `texts`), then the bits of the columns that the record has.
-    """
-
+    native: Any
     kinds: bytes
     ends: Any
-    rows: Any
-    texts: list[str]
     has_unended_line: bool
+
+    def rows(self) -> Any:
+        """Return a row for each line of kind PLAIN, in order.
+
+        Returns: int64 [plain lines, columns + 1]: the columns of `_event_parser.COLUMNS` (texts by their place in
+        `texts`), then the bits of the columns that the record has.
+        """
+        return self.native.rows()
+
+    @property
+    def texts(self) -> list[str]:
+        return list(self.native.texts)
 
 
 def fields_of(body: bytes) -> object:
@@ -51,8 +58,8 @@ def fields_of(body: bytes) -> object:
 
 def parse_lines(data: bytes) -> CheckedLines:
     """Return the lines of a file; holds no GIL while it reads. Only where `NATIVE` is there."""
-    kinds, ends, rows, texts, has_unended_line = NATIVE.parse(data)
-    return CheckedLines(kinds=kinds.tobytes(), ends=ends, rows=rows, texts=texts, has_unended_line=has_unended_line)
+    native = NATIVE.parse(data)
+    return CheckedLines(native=native, kinds=native.kinds, ends=native.ends, has_unended_line=native.has_unended_line)
 
 
 def plain_records(lines: CheckedLines, file: str) -> Iterator[Record | None]:
@@ -60,12 +67,13 @@ def plain_records(lines: CheckedLines, file: str) -> Iterator[Record | None]:
 
     Raises: CorruptState: a record is of another schema version.
     """
-    layout = lines.rows[:, (INDEX["ev"], -1)]
+    all_rows, texts = lines.rows(), lines.texts
+    layout = all_rows[:, (INDEX["ev"], -1)]
     changes = [0, *((layout[1:] != layout[:-1]).any(axis=1).nonzero()[0] + 1).tolist(), len(layout)]
     for begin, end in pairwise(changes):
         for start in range(begin, end, _ROWS_AT_ONCE):
-            rows = lines.rows[start : min(end, start + _ROWS_AT_ONCE)]
-            yield from _records_of_equal_layout(rows, lines.texts, file)
+            rows = all_rows[start : min(end, start + _ROWS_AT_ONCE)]
+            yield from _records_of_equal_layout(rows, texts, file)
 
 
 _ROWS_AT_ONCE = 65_536  # bounds the Python integers that live at once

@@ -6,8 +6,10 @@ the log one that only `records` can tell: `is_exact` says which.
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,13 @@ try:
 except ImportError:  # not built: a source tree without a compiler
     _native = None
 
+if not hasattr(_native, "PLAIN_BY_JSON"):  # built from an older source
+    _native = None
 NATIVE: Any = _native
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 1 << 20  # about what a core's cache holds
 _TAIL = event_columns.TAIL
 _NUM_NUMBERS = 7  # of a record that is not in columns: whether there is one, seq, src, host, boot, pid, mono_ns
+_MOST_THREADS = 8
 _ROW_LIMIT, _WALL_LIMIT = 1 << 60, 1 << 62  # those of _log_columns.hpp
 
 
@@ -66,25 +71,30 @@ class LogColumns:
         import numpy as np
 
         file = self.file_number(name)
-        _check_versions(lines, name)
+        for version in lines.native.versions():
+            check_version(version, name)
         self._count_bad(lines, is_last=is_last)
         found: list[Record | None] = []
-        plain: list[tuple[int, Any]] = []  # records that json had to read: where they belong among the rows
-        kinds, texts = np.frombuffer(lines.kinds, dtype=np.uint8).copy(), list(lines.texts)
+        given: list[list[int]] = []  # plain records that json had to read
+        kinds, texts = np.frombuffer(lines.kinds, dtype=np.uint8).copy(), list[str]()
         for line, begin, end in _bodies(kinds, lines.ends):
             record = self._record(data[begin:end], name)
             row = None if record is None else _row_of(record, texts)
             if row is None:
                 found.append(record)
             else:
-                plain.append((int((kinds[:line] == event_columns.PLAIN).sum()) - len(plain), row))
-                kinds[line] = event_columns.PLAIN
-        rows = (
-            np.insert(lines.rows, [at for at, _ in plain], [row for _, row in plain], axis=0) if plain else lines.rows
-        )
+                given.append(row)
+                kinds[line] = NATIVE.PLAIN_BY_JSON
         empty = (0,) * _NUM_NUMBERS
         numbers = [empty if record is None else self._numbers_of(record) for record in found]
-        is_new = self.native.add_chunk(file, kinds, rows, texts, np.array(numbers, np.int64).reshape(-1, _NUM_NUMBERS))
+        is_new = self.native.add_chunk(
+            file,
+            lines.native,
+            kinds,
+            np.array(given, np.int64).reshape(-1, len(event_columns.INDEX) + 1),
+            texts,
+            np.array(numbers, np.int64).reshape(-1, _NUM_NUMBERS),
+        )
         self._keep(record for record, new in zip(found, is_new.tolist(), strict=True) if new and record is not None)
 
     def add(self, record: Record) -> bool:
@@ -206,22 +216,34 @@ def is_odd(record: Record) -> bool:
     return not small or abs(record.wall_ns) > _WALL_LIMIT or (record.rank is not None and abs(record.rank) > _ROW_LIMIT)
 
 
-def read_columns(files: Iterable[tuple[str, Iterable[bytes]]]) -> LogColumns:
-    """Return the log of files given as (name, their bytes in pieces cut anywhere); two threads, bounded memory.
+def read_columns(files: Iterable[tuple[str, Iterable[bytes]]], *, threads: int | None = None) -> LogColumns:
+    """Return the log of files given as (name, their bytes in pieces cut anywhere); bounded memory.
 
+    Args:
+        threads: which check and parse lines, beside the caller's own, which takes them in; None: as many as cores.
     Raises: CorruptState: a record of another schema version.
     """
+    threads = threads or num_cores()
     columns = LogColumns()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        waiting = None
+    waiting: deque[tuple[str, bytes, bool, Future[CheckedLines]]] = deque()
+
+    def take() -> None:
+        name, data, is_last, parsing = waiting.popleft()
+        columns.add_lines(name, data, parsing.result(), is_last=is_last)
+
+    with ThreadPoolExecutor(max_workers=threads) as pool:
         for name, data, is_last in _chunks(files):
-            parsing = pool.submit(event_columns.parse_lines, data)
-            if waiting is not None:
-                columns.add_lines(waiting[0], waiting[1], waiting[3].result(), is_last=waiting[2])
-            waiting = (name, data, is_last, parsing)
-        if waiting is not None:
-            columns.add_lines(waiting[0], waiting[1], waiting[3].result(), is_last=waiting[2])
+            waiting.append((name, data, is_last, pool.submit(event_columns.parse_lines, data)))
+            if len(waiting) > 2 * threads:
+                take()
+        while waiting:
+            take()
     return columns
+
+
+def num_cores() -> int:
+    """Return how many threads an account may use: the cores that this process may run on, at most `_MOST_THREADS`."""
+    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
 def file_pieces(path: Path) -> Iterator[bytes]:
@@ -241,7 +263,7 @@ def _chunks(files: Iterable[tuple[str, Iterable[bytes]]]) -> Iterator[tuple[str,
             if end:
                 if held is not None:
                     yield name, held, False
-                held = rest + piece[:end]
+                held = b"".join((rest, memoryview(piece)[:end]))
                 rest = piece[end:]
             else:
                 rest += piece
@@ -279,12 +301,3 @@ def _bodies(kinds: Any, ends: Any) -> Iterator[tuple[int, int, int]]:
     for index in (kinds == event_columns.OTHER).nonzero()[0].tolist():
         begin = int(ends[index - 1]) + 1 if index else 0
         yield index, begin, int(ends[index]) - _TAIL
-
-
-def _check_versions(lines: CheckedLines, name: str) -> None:
-    if not len(lines.rows):
-        return
-    index = event_columns.INDEX["v"]
-    has_none = (lines.rows[:, -1] >> index & 1) == 0
-    for version in [None] * bool(has_none.any()) + sorted(set(lines.rows[~has_none, index].tolist())):
-        check_version(version, name)

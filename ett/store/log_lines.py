@@ -78,7 +78,7 @@ def _read_natively(data: bytes) -> LogLines:
     ends: list[int] = parsed.ends.tolist()
     seqs: list[int | None] = [None] * len(ends)
     codes: dict[int, RejectCode] = {}
-    plain = iter(_plain_seqs(parsed.rows, parsed.texts))
+    plain = iter(_plain_seqs(parsed.rows(), parsed.texts))
     begin = 0
     for index, (kind, end) in enumerate(zip(parsed.kinds, ends, strict=True)):
         if kind == event_columns.PLAIN:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ett import log_columns
-from ett.accounting import JobAccount, account
+from ett.accounting import JobAccount, account, account_view
+from ett.bench_log import BenchJob, load_workload
+from ett.column_view import ColumnView, SweepEffort
 from ett.event_log import encode_line
-from ett.event_reader import EventLog, merge, parse_file, read_files
+from ett.event_reader import EventLog, folder_files, merge, parse_file, read_files
+from ett.figures import FIGURES
 from ett.job_window import AccountingPolicy
+from ett.log_columns import read_columns
 from ett.report import build_report
 
 pytestmark = pytest.mark.skipif(log_columns.NATIVE is None, reason="the extension is not built")
@@ -162,6 +168,43 @@ def test_columns_and_records_give_the_same_account(
         kept = {"window": (EPOCH_NS + 3, EPOCH_NS + 40), "exclude": [(EPOCH_NS + 9, EPOCH_NS + 15)]}
         assert build_report(found) == build_report(expected)
         assert build_report(found, **kept) == build_report(expected, **kept)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    files=logs(),
+    threads=st.sampled_from([1, 2, 4]),
+    block=st.sampled_from([1, 3, 100]),
+    piece=st.sampled_from([40, 10**6]),
+)
+def test_any_number_of_threads_gives_the_account_of_the_python_rules(
+    files: Files, threads: int, block: int, piece: int, everything: Everything
+) -> None:
+    blobs = [(name, b"".join(map(encode_line, records))) for name, records in sorted(files.items())]
+    columns = read_columns([(name, pieces_of(data, piece)) for name, data in blobs], threads=threads)
+    assert columns.is_exact
+    view = ColumnView(columns, effort=SweepEffort(threads=threads, threads_from_records=0, block=block))
+    found = account_view(view, EventLog(columns=columns), as_of_ns=0)
+    assert everything(found) == everything(account(recorded(files), as_of_ns=0, cut_at_as_of=False))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_long_log_has_one_account_on_any_number_of_threads(threads: int, tmp_path: Path) -> None:
+    workload = load_workload(FIGURES.parent / "workloads" / "accounting.toml")
+    BenchJob(workload, records=80_000).write(tmp_path / "events")
+    files = folder_files(tmp_path)
+
+    def answer(threads: int) -> object:
+        columns = read_columns([(name, pieces()) for name, pieces in files], threads=threads)
+        view = ColumnView(columns, effort=SweepEffort(threads=threads, threads_from_records=0, block=100))
+        found = account_view(view, EventLog(columns=columns), as_of_ns=0)
+        assert found is not None
+        return build_report(found), len(found.pieces), first(found)
+
+    def first(found: JobAccount) -> list[tuple[int, int, str, int | None]]:
+        return [(p.begin_ns, p.end_ns, p.reason, p.rank) for p in islice(found.pieces, 20_000)]
+
+    assert answer(threads) == answer(1)
 
 
 @settings(max_examples=50, deadline=None)
