@@ -67,6 +67,23 @@ py::dict fields(const LogColumns& log, size_t stream, size_t row) {
   return out;
 }
 
+// What varies of many records of a stream: (names, their values record by record).
+py::tuple rows_of(const LogColumns& log, size_t stream, const std::vector<size_t>& rows) {
+  const Stream& s = *log.streams.at(stream);
+  StreamReader reader(&s);
+  py::list names;
+  std::vector<size_t> columns;
+  for (size_t c : kVarying)
+    if (s.has(c)) names.append(py::str(kColumns[c].data(), kColumns[c].size())), columns.push_back(c);
+  py::list out;
+  for (size_t row : rows) {
+    py::tuple values(columns.size());
+    for (size_t i = 0; i < columns.size(); ++i) values[i] = value_of(log, columns[i], reader.value(columns[i], row));
+    out.append(std::move(values));
+  }
+  return py::make_tuple(names, out);
+}
+
 py::dict dropped(const LogColumns& log) {
   std::map<std::array<int64_t, 4>, int64_t> most;  // by process: its later files carry on the count
   for (const auto& s : log.streams) {
@@ -298,6 +315,7 @@ PYBIND11_MODULE(_accounting, m) {
       .def("text_id", &LogColumns::text_id)
       .def("text", [](const LogColumns& log, size_t id) { return log.texts.at(id); })
       .def("fields", &fields)
+      .def("rows_of", &rows_of)
       .def("summary", &summary)
       .def("dropped", &dropped)
       .def("cut", &cut)
@@ -326,7 +344,12 @@ PYBIND11_MODULE(_accounting, m) {
       .def("has_recovered", &AttemptSweep::has_recovered)
       .def("has_inferred_samples", &AttemptSweep::has_inferred_samples)
       .def("has_doubted", &AttemptSweep::has_doubted)
-      .def("step", [](AttemptSweep& s, int64_t ref, int64_t rank) { return step_tuple(s, rank, s.step_of(ref, rank)); })
+      .def("steps_at",
+           [](AttemptSweep& s, const std::vector<int64_t>& refs, const std::vector<int64_t>& ranks) {
+             py::list out;
+             for (size_t i = 0; i < refs.size(); ++i) out.append(step_tuple(s, ranks[i], s.step_of(refs[i], ranks[i])));
+             return out;
+           })
       .def("span", &span_of)
       .def("steps", &steps_of)
       .def("last_stops", &last_stops)

@@ -13,7 +13,7 @@ from ett.job_window import AccountingPolicy, Attempt
 from ett.rank_merge import generations, merge_ranks
 from ett.rank_spans import rank_spans
 from ett.rank_timeline import Piece, RankView, rank_pieces
-from ett.step_credit import Cursor, Step, doubt_steps, rank_steps, set_high_water
+from ett.step_credit import Cursor, Step, StepMark, doubt_steps, rank_steps, set_high_water
 from ett.unknown_position import UnknownPosition, unknown_positions
 
 # What hooks write of a program that says nothing itself (docs/zero_code.md).
@@ -79,6 +79,14 @@ class AttemptTimeline:
         if isinstance(self.steps, ColumnSteps):
             return bool(self.steps.sweep.has_inferred_samples())
         return any(s.record.data.get("samples_inferred") for s in self.steps)
+
+    def step_marks(self) -> Iterator[StepMark]:
+        """Yield all ranks' steps by begin, without what only their records have."""
+        if isinstance(self.steps, ColumnSteps):
+            return self.steps.marks()
+        return (
+            StepMark(s.rank, s.number, s.begin_ns, s.end_ns, s.stop_ns, s.c0, s.c1, s.is_complete) for s in self.steps
+        )
 
     def last_stops(self, times: Sequence[int]) -> list[int | None]:
         """Return for each time where the last complete step stopped by then; None before the first."""

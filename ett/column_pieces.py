@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from operator import eq
 from typing import TYPE_CHECKING, Any, Union, cast, overload
 
@@ -17,7 +18,7 @@ from ett.rank_timeline import Label, Piece, span_rule
 if TYPE_CHECKING:
     from ett.attempt_timeline import AttemptTimeline
     from ett.column_steps import ColumnSteps
-    from ett.step_credit import Cursor
+    from ett.step_credit import Cursor, Step
 
 # In the order of Label in _rank_sweep.hpp.
 LABELS: tuple[Label, ...] = (
@@ -92,12 +93,22 @@ class SweptPieces:
     def __iter__(self) -> Iterator[Piece]:
         return self.rows(self.first, self.last)
 
+    def begins(self) -> Iterator[int]:
+        """Yield where each piece begins; not of `only_unsaved`, whose pieces do not follow each other."""
+        for at in range(self.first, self.last, _ROWS_AT_ONCE):
+            column = self.native.arrays(at, min(self.last, at + _ROWS_AT_ONCE))[0]
+            yield from (max(begin_ns, self.begin_ns) for begin_ns in column.tolist())
+
     def rows(self, first: int, last: int) -> Iterator[Piece]:
         for at in range(first, last, _ROWS_AT_ONCE):
             columns = self.native.arrays(at, min(last, at + _ROWS_AT_ONCE))
-            for row in zip(*(column.tolist() for column in columns), strict=True):
+            begins, ends, labels, refs, ranks = (column.tolist() for column in columns)
+            has_step = [label < NATIVE.FIRST_SPAN_LABEL and ref >= 0 for label, ref in zip(labels, refs, strict=True)]
+            steps = iter(self._steps.of_pieces(list(compress(refs, has_step)), list(compress(ranks, has_step))))
+            for index, row in enumerate(zip(begins, ends, labels, refs, ranks, strict=True)):
+                step = next(steps) if has_step[index] else None
                 if not self.only_unsaved or row[2] == _UNSAVED:
-                    yield self._piece(*row)
+                    yield self._piece(*row, step)
 
     def _reason(self, label: int) -> Reason:
         if label < NATIVE.FIRST_SPAN_LABEL:
@@ -105,7 +116,9 @@ class SweptPieces:
         name, component = divmod(label - NATIVE.FIRST_SPAN_LABEL, NATIVE.LABELS_OF_SPAN)
         return ("shutdown" if component == _AFTER_END else PRECEDENCE[component], self._text(name))
 
-    def _piece(self, begin_ns: int, end_ns: int, label: int, ref: int, rank: int) -> Piece:
+    def _piece(  # noqa: PLR0917 - a row of the columns, and the step that it refers to
+        self, begin_ns: int, end_ns: int, label: int, ref: int, rank: int, step: Step | None
+    ) -> Piece:
         begin_ns, end_ns = max(begin_ns, self.begin_ns), min(end_ns, self.end_ns)
         steps = self._steps
         if label >= NATIVE.FIRST_SPAN_LABEL:
@@ -116,9 +129,9 @@ class SweptPieces:
             return Piece(begin_ns, end_ns, component, reason, rule, rank, None, steps.record(stream, row), True)
         component, reason, rule = LABELS[label]
         if label > _LAST_OF_STEPS and label != _UNSAVED:
-            evidence = steps.latest_evidence(begin_ns, None if ref < 0 else steps.of_piece(ref, rank), rank)
+            evidence = steps.latest_evidence(begin_ns, step, rank)
             return Piece(begin_ns, end_ns, component, reason, rule, rank, None, evidence)
-        step = steps.of_piece(ref, rank)
+        assert step is not None, "a step's label"
         evidence = step.doubt if label == _CURSOR_UNKNOWN else step.record
         return Piece(
             begin_ns, end_ns, component, reason, rule, rank, step if label in _CREDITED else None, evidence, True
@@ -154,6 +167,8 @@ class ColumnPieces(Sequence[Piece]):
     def __getitem__(self, index: slice) -> Sequence[Piece]: ...
     def __getitem__(self, index: int | slice) -> Piece | Sequence[Piece]:
         edge = self.parts[0 if index == 0 else -1] if index in (0, -1) and self.parts else None
+        if isinstance(edge, list):
+            return edge[cast("int", index)]
         if isinstance(edge, SweptPieces) and not edge.only_unsaved:
             at = edge.first if index == 0 else edge.last - 1
             return next(edge.rows(at, at + 1))

@@ -16,7 +16,7 @@ from ett.attribution import RanksHeld, kept_time
 from ett.event_schema import Component
 from ett.interval_set import Interval, measure
 from ett.rank_timeline import Piece
-from ett.step_credit import Cursor, Step
+from ett.step_credit import Cursor, Step, StepMark
 from ett.stops import FirstNewStep, Stop, find_stops
 
 Place = int | float | Fraction
@@ -129,7 +129,7 @@ def recorded_job(account: JobAccount) -> RecordedJob:
     for stop in (*stops[len(lives) :], None):
         lives.append(_life(own, stop, kept, held, commits))
         own = []
-    steps = [step for timeline in account.timelines for step in timeline.steps]
+    steps = [mark for timeline in account.timelines for mark in timeline.step_marks()]
     return RecordedJob(
         job=account.job,
         lives=tuple(lives),
@@ -248,11 +248,11 @@ def _commits(account: JobAccount) -> list[Commit]:
     ]
 
 
-def _commit_lag_ns(commits: Iterable[Commit], steps: Iterable[Step]) -> int | None:
+def _commit_lag_ns(commits: Sequence[Commit], steps: Iterable[StepMark]) -> int | None:
     """The median time from the end of a step to the commit record of its cursor."""
-    ends: dict[Cursor, list[int]] = {}
+    ends: dict[Cursor, list[int]] = {commit.cursor: [] for commit in commits}
     for step in steps:
-        if step.is_complete and step.c1 is not None:
-            ends.setdefault(step.c1, []).append(step.end_ns)
-    lags = [time_ns - max(before) for time_ns, c in commits if (before := [e for e in ends.get(c, ()) if e <= time_ns])]
+        if step.is_complete and step.c1 in ends:
+            ends[step.c1].append(step.end_ns)
+    lags = [time_ns - max(before) for time_ns, c in commits if (before := [e for e in ends[c] if e <= time_ns])]
     return median_low(lags) if lags else None

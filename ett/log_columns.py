@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ CHUNK_BYTES = 1 << 20  # about what a core's cache holds
 _TAIL = event_columns.TAIL
 _NUM_NUMBERS = 7  # of a record that is not in columns: whether there is one, seq, src, host, boot, pid, mono_ns
 _MOST_THREADS = 8
+_ROWS_AT_ONCE = 4096
+_FIELDS = Record._fields
+assert _FIELDS[-5:] == ("seq", "wall_ns", "mono_ns", "file", "data")
 _ROW_LIMIT, _WALL_LIMIT = 1 << 60, 1 << 62  # those of _log_columns.hpp
 
 
@@ -148,13 +151,32 @@ class LogColumns:
         assert record is not None, "an incomplete record is not kept"
         return record
 
+    def records_at(self, stream: int, rows: Sequence[int]) -> list[Record]:
+        """Return many records of one stream, at a fraction of what each of them alone takes."""
+        if not rows:
+            return []
+        first = self.record(stream, rows[0])
+        names, values = self.native.rows_of(stream, rows)
+        seq, wall, mono = (names.index(name) for name in ("seq", "wall_ns", "mono_ns"))
+        # A field of the record is one of those that vary, or what the first one has.
+        places = [(name, names.index(name) if name in names else None) for name in first.data]
+        varying = [(name, place) for name, place in places if place is not None]
+        same = {name: first.data[name] for name, place in places if place is None}
+        head, file = first[: _FIELDS.index("seq")], first.file
+        return [
+            Record._make(
+                (*head, row[seq], row[wall], row[mono], file, same | {name: row[place] for name, place in varying})
+            )
+            for row in values
+        ]
+
     def records(self) -> Iterator[Record]:
         """Yield every record; slow, and all of them as objects are many times as large."""
         yield from self.others
         yield from self._unheld
         for stream, (*_, size, _, _) in enumerate(self.native.summary()):
-            for row in range(size):
-                yield self.record(stream, row)
+            for row in range(0, size, _ROWS_AT_ONCE):
+                yield from self.records_at(stream, range(row, min(size, row + _ROWS_AT_ONCE)))
 
     def until(self, limits: list[int], others: list[Record]) -> LogColumns:
         """Return what of the log is there while each stream's clock shows at most its limit, with these others."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
 from ett.attempt_timeline import AttemptTimeline
-from ett.column_pieces import Reason, SweptPieces, parts_of
+from ett.column_pieces import ColumnPieces, Reason, SweptPieces, parts_of
 from ett.interval_set import Interval, measure, overlaps
 from ett.rank_timeline import Piece
 
@@ -18,9 +20,32 @@ def measure_by_reason(pieces: Sequence[Piece], kept: Sequence[Interval]) -> dict
         if isinstance(part, SweptPieces):
             sums.update(part.measure(kept))
         else:
-            for piece in part:
+            for piece in _within(part, kept):
                 sums[piece.component, piece.reason] += measure(kept, piece.begin_ns, piece.end_ns)
     return {reason: ns for reason, ns in sums.items() if ns}
+
+
+def measure_each(pieces: Sequence[Piece], intervals: Sequence[Interval]) -> list[dict[Reason, int]]:
+    """Return the time inside each interval by component and reason; every piece is looked at in those that it meets."""
+    whole = ColumnPieces(parts_of(pieces))
+    return [measure_by_reason(whole, [interval]) for interval in intervals]
+
+
+def begins(pieces: Sequence[Piece]) -> Iterator[int]:
+    """Yield where each piece begins."""
+    for part in parts_of(pieces):
+        yield from part.begins() if isinstance(part, SweptPieces) else map(_begin, part)
+
+
+def _within(part: list[Piece], kept: Sequence[Interval]) -> Sequence[Piece]:
+    """Return the pieces that may meet `kept`; pieces follow each other, and those of a list are as it has them."""
+    if not kept:
+        return ()
+    first = max(0, bisect_right(part, kept[0][0], key=_begin) - 1)
+    return part[first : bisect_left(part, kept[-1][1], key=_begin)]
+
+
+_begin = attrgetter("begin_ns")
 
 
 def next_new_data(pieces: Sequence[Piece], kept: Sequence[Interval], time_ns: int, end_ns: int) -> int:

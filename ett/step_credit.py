@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import NamedTuple
 
 from ett.clock_alignment import Timed
 from ett.event_schema import Record, has_global_cursor, is_number
@@ -53,6 +54,19 @@ class Step:
             return self.begin_ns
         share = Fraction(cursor - self.c0) / Fraction(self.c1 - self.c0)
         return self.begin_ns + int((self.end_ns - self.begin_ns) * share)
+
+
+class StepMark(NamedTuple):
+    """A step without its record."""
+
+    rank: int
+    number: Cursor
+    begin_ns: int
+    end_ns: int
+    stop_ns: int
+    c0: Cursor | None
+    c1: Cursor | None
+    is_complete: bool
 
 
 def rank_steps(

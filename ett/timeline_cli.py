@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from ett.accounting import JobAccount
+from ett.column_pieces import Reason
 from ett.event_schema import NS
+from ett.interval_set import Interval
 from ett.job_source import store_option
 from ett.job_window import AccountingPolicy
 from ett.log_source import UnixSeconds, load_account, log_path
+from ett.piece_sums import measure_each
 from ett.report_text import GLYPHS, duration
 from ett.shown_text import say
 
@@ -88,24 +93,24 @@ def timeline_text(account: JobAccount) -> str:
         if not timeline.pieces:
             continue
         begin_ns, stop_ns = timeline.pieces[0].begin_ns, timeline.pieces[-1].end_ns
-        cells = [_cell(account, begin_ns, stop_ns, start_ns + i * width_ns // _CELLS, width_ns) for i in range(_CELLS)]
+        cells = "".join(map(_glyph, measure_each(account.pieces, _cells(start_ns, width_ns, begin_ns, stop_ns))))
         reason = (timeline.attempt.ended.data.get("reason") if timeline.attempt.ended else None) or "running"
         at = f"+{(begin_ns - start_ns) / NS:.1f}s"
-        lines.append(
-            f"{timeline.attempt.number:>3} |{''.join(cells)}| {at} for {duration(stop_ns - begin_ns)}, {reason}"
-        )
+        lines.append(f"{timeline.attempt.number:>3} |{cells}| {at} for {duration(stop_ns - begin_ns)}, {reason}")
     lines.append("    " + "  ".join(f"{glyph} {component}" for component, glyph in GLYPHS.items()))
     return "\n".join(lines)
 
 
-def _cell(account: JobAccount, begin_ns: int, stop_ns: int, cell_ns: int, width_ns: int) -> str:
-    end_ns = cell_ns + max(1, width_ns // _CELLS)
-    spent: dict[str, int] = {}
-    for piece in account.pieces:
-        overlap = min(piece.end_ns, end_ns, stop_ns) - max(piece.begin_ns, cell_ns, begin_ns)
-        if overlap > 0:
-            spent[piece.component] = spent.get(piece.component, 0) + overlap
-    if not spent:
-        return " "
-    most = max(spent, key=lambda component: spent[component])
-    return next(glyph for component, glyph in GLYPHS.items() if component == most)
+def _cells(start_ns: int, width_ns: int, begin_ns: int, stop_ns: int) -> list[Interval]:
+    """Return what of [begin_ns, stop_ns) lies in each cell; empty where it is elsewhere."""
+    cell_ns = [start_ns + i * width_ns // _CELLS for i in range(_CELLS)]
+    edges = [(max(at_ns, begin_ns), min(at_ns + max(1, width_ns // _CELLS), stop_ns)) for at_ns in cell_ns]
+    return [(begin, max(begin, end)) for begin, end in edges]
+
+
+def _glyph(spent: Mapping[Reason, int]) -> str:
+    by_component: Counter[str] = Counter()
+    for (component, _), ns in spent.items():
+        by_component[component] += ns
+    most = max(GLYPHS, key=lambda component: by_component[component])
+    return GLYPHS[most] if by_component[most] else " "

@@ -6,16 +6,16 @@ readers. The same account drawn twice gives the same bytes.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from ett.accounting import JobAccount
 from ett.event_schema import COMPONENTS, NS, Component
-from ett.rank_timeline import Piece
+from ett.interval_set import Interval
+from ett.piece_sums import measure_by_reason, measure_each
 from ett.report_text import duration, share
 from ett.shown_text import shown
 from ett.timeline_labels import LabelledBar, below, fits, inside
@@ -96,16 +96,17 @@ class _Scale:
 
 
 def _title(account: JobAccount) -> str:
-    total = sum(piece.end_ns - piece.begin_ns for piece in account.pieces)
-    effective = _spent(account.pieces)["effective"]
+    spent = _spent(account)
+    total, effective = sum(spent.values()), spent["effective"]
     ett = share(effective / total if total else None)
     return f"{account.job}   {account.window.state.lower()}   wall {duration(total)}   ETT {ett}"
 
 
-def _spent(pieces: Sequence[Piece]) -> dict[Component, int]:
+def _spent(account: JobAccount) -> dict[Component, int]:
     spent = dict.fromkeys(COMPONENTS, 0)
-    for piece in pieces:
-        spent[piece.component] += piece.end_ns - piece.begin_ns
+    window = (account.window.start_ns, account.window.end_ns)
+    for (component, _), ns in measure_by_reason(account.pieces, [window]).items():
+        spent[component] += ns
     return spent
 
 
@@ -126,22 +127,29 @@ def _bars(account: JobAccount, scale: _Scale) -> Iterator[_Bar]:
 
 def _spent_by_column(account: JobAccount, scale: _Scale) -> dict[tuple[int, int], Counter[_Verdict]]:
     """Return (lane, pixel column) -> nanoseconds of each verdict; a gap is drawn in the lane of the next attempt."""
-    ends = [t.pieces[-1].end_ns for t in account.timelines if t.pieces]
+    places = list(_columns_of_lanes(account, scale))
     spent: dict[tuple[int, int], Counter[_Verdict]] = {}
-    for piece in account.pieces:
-        lane = min(bisect_right(ends, piece.begin_ns), max(0, len(ends) - 1))
-        verdict = piece.component, _shown_reason(piece)
-        begin_ns = piece.begin_ns
-        while begin_ns < piece.end_ns:
-            column = scale.column(begin_ns)
-            end_ns = min(piece.end_ns, scale.end_of(column))
-            spent.setdefault((lane, column), Counter())[verdict] += end_ns - begin_ns
-            begin_ns = end_ns
+    for place, found in zip(
+        ((lane, column) for lane, column, _ in places),
+        measure_each(account.pieces, [interval for *_, interval in places]),
+        strict=True,
+    ):
+        for (component, reason), ns in found.items():
+            verdict = component, "" if component == "effective" else reason
+            spent.setdefault(place, Counter())[verdict] += ns
     return spent
 
 
-def _shown_reason(piece: Piece) -> str:
-    return "" if piece.component == "effective" else piece.reason
+def _columns_of_lanes(account: JobAccount, scale: _Scale) -> Iterator[tuple[int, int, Interval]]:
+    """Yield each pixel column with the lane whose time it is, and how much of it."""
+    ends = list(accumulate((t.pieces[-1].end_ns for t in account.timelines if t.pieces), max))
+    begin_ns = account.window.start_ns
+    for lane, lane_end_ns in enumerate([*ends[:-1], account.window.end_ns]):
+        while begin_ns < min(lane_end_ns, account.window.end_ns):
+            column = scale.column(begin_ns)
+            end_ns = min(lane_end_ns, account.window.end_ns, scale.end_of(column))
+            yield lane, column, (begin_ns, end_ns)
+            begin_ns = end_ns
 
 
 def _bar(bar: _Bar, *, is_first: bool) -> str:
@@ -229,7 +237,7 @@ def _failures(account: JobAccount, scale: _Scale) -> Iterator[str]:
 
 
 def _legend(account: JobAccount, y: int) -> Iterator[str]:
-    spent = _spent(account.pieces)
+    spent = _spent(account)
     total = sum(spent.values())
     column = _COLUMNS / len(_ORDER)
     for i, component in enumerate(_ORDER):

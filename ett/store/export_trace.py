@@ -10,15 +10,18 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from ett.accounting import JobAccount
 from ett.attempt_timeline import AttemptTimeline
 from ett.event_schema import NS, Record
 from ett.explain import intervals
+from ett.piece_sums import begins, measure_each
 from ett.rank_spans import rank_spans
+from ett.rank_timeline import Piece
 from ett.report_text import duration
-from ett.step_credit import Step
+from ett.step_credit import StepMark
 
 _MAX_NAME = 200
 _HEADROOM = 1.15  # merged events have longer names and more args than those they replace
@@ -51,40 +54,43 @@ class Trace:
 
 def trace_of(accounts: Sequence[JobAccount], max_bytes: int) -> Trace:
     """Return the trace of the jobs, of at most `max_bytes` unless the bare frame of it is larger."""
-    tracks = [lane for account in accounts for track in _tracks(account) for lane in _lanes(track)]
+    # A slice takes 95 bytes at least, one of many about 200: what surely does not fit is not made first.
+    num_all = sum(_num_slices(account) for account in accounts)
+    first = merged = 1 if num_all * 95 <= max_bytes else -(-num_all * 200 // max(1, max_bytes))
+    tracks = [lane for account in accounts for track in _tracks(account, merged) for lane in _lanes(track)]
     origin_ns = min((s.begin_ns for track in tracks for s in track.slices), default=0)
-    counts = Counter({"slices": sum(len(track.slices) for track in tracks)})
-    # A slice takes 95 bytes at least: what surely does not fit is not written first.
-    merged = max(1, counts["slices"] * 95 // max(1, max_bytes))
-    fitted = tracks if merged == 1 else [_thinned(track, merged) for track in tracks]
+    fitted = tracks
     while True:
-        notes = _notes(counts["slices"], sum(len(track.slices) for track in fitted), merged, max_bytes)
+        notes = _notes(num_all, sum(len(track.slices) for track in fitted), merged, max_bytes)
         lines = _lines(fitted, origin_ns, notes)
         size = sum(map(len, lines))
         longest = max((len(track.slices) for track in fitted), default=0)
         if size <= max_bytes or longest <= 1:
             return Trace(lines=lines, num_events=sum(len(t.slices) for t in fitted), notes=tuple(notes))
         merged = max(merged + 1, int(merged * size / max_bytes * _HEADROOM) + 1)
-        fitted = [_thinned(track, merged) for track in tracks]
+        fitted = [_thinned(track, -(-merged // first)) for track in tracks]
 
 
-def _tracks(account: JobAccount) -> Iterator[Track]:
+def _num_slices(account: JobAccount) -> int:
+    return len(account.pieces) + sum(1 for timeline in account.timelines for _ in timeline.step_marks())
+
+
+def _tracks(account: JobAccount, merged: int) -> Iterator[Track]:
+    """Yield the tracks of a job; of flat ones, `merged` neighbours are one slice already."""
     job = account.job or "job"
-    where = [
-        Slice(i.begin_ns, i.end_ns, f"{i.component}.{i.reason}", i.component, {"rule": i.rule, "evidence": i.evidence})
-        for i in intervals(account.pieces)
-    ]
+    where = _intervals(account) if merged == 1 else _merged_pieces(account.pieces, merged)
     yield Track(process=job, thread="where the time went", slices=where, is_flat=True)
     attempts = [t for t in account.timelines if t.pieces]
     lives = [_attempt_slice(timeline) for timeline in attempts]
     yield Track(process=job, thread="attempts", slices=lives, is_flat=False)
     for timeline in attempts:
         process = f"{job} attempt {timeline.attempt.number}"
-        by_rank: dict[int, list[Step]] = {}
-        for step in timeline.steps:
+        by_rank: dict[int, list[StepMark]] = {}
+        for step in timeline.step_marks():
             by_rank.setdefault(step.rank, []).append(step)
         for rank, steps in sorted(by_rank.items()):
-            slices = [_step_slice(step) for step in steps]
+            groups = (steps[i : i + merged] for i in range(0, len(steps), merged))
+            slices = [_step_slice(group[0]) if len(group) == 1 else _merged_steps(group) for group in groups]
             yield Track(process=process, thread=f"rank {rank} steps", slices=slices, is_flat=True)
         yield from _span_tracks(timeline, process)
 
@@ -95,10 +101,34 @@ def _attempt_slice(timeline: AttemptTimeline) -> Slice:
     return Slice(timeline.pieces[0].begin_ns, timeline.pieces[-1].end_ns, f"attempt {attempt.number}", "attempt", args)
 
 
-def _step_slice(step: Step) -> Slice:
+def _intervals(account: JobAccount) -> list[Slice]:
+    return [
+        Slice(i.begin_ns, i.end_ns, f"{i.component}.{i.reason}", i.component, {"rule": i.rule, "evidence": i.evidence})
+        for i in intervals(account.pieces)
+    ]
+
+
+def _merged_pieces(pieces: Sequence[Piece], merged: int) -> list[Slice]:
+    edges = [*islice(begins(pieces), 0, None, merged), *([pieces[-1].end_ns] if pieces else [])]
+    found = []
+    for (begin_ns, end_ns), spent in zip(pairwise(edges), measure_each(pieces, list(pairwise(edges))), strict=True):
+        named = Counter({f"{component}.{reason}": ns for (component, reason), ns in sorted(spent.items())})
+        most = max(named, key=lambda name: named[name], default="job")
+        found.append(_summed(begin_ns, end_ns, merged, named, most.split(".")[0]))
+    return found
+
+
+def _step_slice(step: StepMark) -> Slice:
     end_ns = max(step.begin_ns, min(step.end_ns, step.stop_ns))
     args = {"c0": step.c0, "c1": step.c1, "complete": step.is_complete}
     return Slice(step.begin_ns, end_ns, f"step {step.number}", "step", args)
+
+
+def _merged_steps(group: Sequence[StepMark]) -> Slice:
+    ends = [max(step.begin_ns, min(step.end_ns, step.stop_ns)) for step in group]
+    spent_ns = sum(end_ns - step.begin_ns for end_ns, step in zip(ends, group, strict=True))
+    name = f"step {group[0].number} to step {group[-1].number}"
+    return Slice(group[0].begin_ns, max(ends), name, "step", {"merged": len(group), "step_s": spent_ns / NS})
 
 
 def _span_tracks(timeline: AttemptTimeline, process: str) -> Iterator[Track]:
@@ -160,10 +190,18 @@ def _merged(group: Sequence[Slice]) -> Slice:
     spent: Counter[str] = Counter()
     for item in group:
         spent[item.category if item.category == "step" else item.name] += item.end_ns - item.begin_ns
-    most = spent.most_common(1)[0][0]
-    name = f"{first.name} to {last.name}" if most == "step" else f"mostly {most}"
-    args = {"merged": len(group)} | {f"{what}_s": ns / NS for what, ns in spent.most_common(6)}
-    return Slice(first.begin_ns, max(s.end_ns for s in group), name, first.category, args)
+    if spent.most_common(1)[0][0] == "step":
+        name = f"{first.name.split(' to ')[0]} to {last.name.rpartition(' to ')[2]}"
+        num_merged = sum(item.args.get("merged", 1) for item in group)
+        args = {"merged": num_merged, "step_s": spent["step"] / NS}
+        return Slice(first.begin_ns, max(s.end_ns for s in group), name, first.category, args)
+    return _summed(first.begin_ns, max(s.end_ns for s in group), len(group), spent, first.category)
+
+
+def _summed(begin_ns: int, end_ns: int, num_merged: int, spent: Counter[str], category: str) -> Slice:
+    most = spent.most_common(1)[0][0] if spent else "nothing"
+    args = {"merged": num_merged} | {f"{what}_s": ns / NS for what, ns in spent.most_common(6)}
+    return Slice(begin_ns, end_ns, f"mostly {most}", category, args)
 
 
 def _notes(num_all: int, num_kept: int, merged: int, max_bytes: int) -> list[str]:
