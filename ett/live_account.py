@@ -5,7 +5,6 @@ from __future__ import annotations
 from ett import event_columns
 from ett.accounting import DEFAULT_POLICY, JobAccount, account, account_view
 from ett.column_view import ColumnView
-from ett.event_columns import CheckedLines
 from ett.event_reader import EventLog, LogMerger, ParsedFile, merged, parse_file
 from ett.event_schema import Record
 from ett.job_window import AccountingPolicy
@@ -49,14 +48,25 @@ class LiveAccount:
         for record in file.records:
             self.add(record)
 
-    def add_lines(self, name: str, data: bytes, lines: CheckedLines) -> None:
+    def add_bytes(self, name: str, data: bytes) -> None:
         """Take whole lines that a file grew by."""
         columns = self._exact_columns()
         if columns is None:
             self._merger.add_file(parse_file(name, data))
             return
-        columns.add_lines(name, data, lines, is_last=False)
+        columns.add_lines(name, data, event_columns.parse_lines(data), is_last=False)
         self._judge()
+
+    @property
+    def is_incremental(self) -> bool:
+        """False where each account is of all records, because columns cannot hold them exactly."""
+        columns = self._exact_columns()
+        return columns is not None and not columns.may_hold_copies
+
+    @property
+    def num_records(self) -> int:
+        columns = self._exact_columns()
+        return len(self._merger.log().records) if columns is None else columns.num_records
 
     def account(self, as_of_ns: int, *, cut_at_as_of: bool = False) -> JobAccount | None:
         """Return the job's account at `as_of_ns`; None while nothing was added."""

@@ -13,6 +13,8 @@ from ett.event_log import life_name
 from ett.ring import read_waiting
 from ett.ring_folder import ring_folder, ring_paths
 
+WAITING = ".waiting.jsonl"  # how the name of a file ends that is not made yet
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tail:
@@ -40,6 +42,6 @@ def waiting_tails(log: Path) -> Mapping[str, Tail]:
             header, life, offset, lines = found
             attempt, _, stem = header.file.partition("/")
             # A file that is not made yet has no name of its own: the reader drops the doubles if it is made just now.
-            name = life_name(stem, life - 1) if life else f"{stem}.waiting.jsonl"
+            name = life_name(stem, life - 1) if life else f"{stem}{WAITING}"
             tails[f"{attempt}/{name}"] = Tail(offset=offset, lines=lines)
     return tails

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ett import metric_names as names
-from ett.accounting import account
 from ett.clock import Clock, SystemClock
 from ett.collector.book_page import BookPage, Labels, Series, read_page
 from ett.collector.job_figures import JobFigures, ModelState, job_figures
@@ -168,8 +167,8 @@ class CounterBook:
         known = self._known.get(job)
         before = known.page if known is not None and known.page is not None else self._read(job)
         try:
-            found = account(self._store.event_log(job), as_of_ns=self._clock.wall_ns(), cut_at_as_of=False)
-            figures = job_figures(found, self._site)
+            with self._store.live_account(job, self._clock.wall_ns()) as found:
+                figures = job_figures(found, self._site)
         except CorruptState as err:
             log.warning("job %s is not counted: %s", job, err)
             figures = JobFigures(is_submitted=True, state=before.state, is_open=False, amounts=before.amounts)

@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ett.accounting import JobAccount, account
+from ett.accounting import JobAccount
 from ett.errors import EttError
-from ett.event_reader import read_folder
 from ett.job_folder import read_json, write_json
+from ett.live_account import LiveAccount
+from ett.log_follower import LogFollower
 from ett.otel.job_span import JobSpan
 from ett.otel.job_trace import job_spans
 from ett.otel.metric_points import Published, metric_points
@@ -64,7 +65,9 @@ class LiveExport:
     """Sends what became final since the last time; keeps what it could not send for the next."""
 
     def __init__(self, folder: Path, settings: OtlpSettings, config: LiveConfig, say: Callable[[str], None]) -> None:
-        self._folder, self._settings, self._config, self._say = folder, settings, config, say
+        self._settings, self._config, self._say = settings, config, say
+        self._live = LiveAccount()
+        self._follower = LogFollower(folder, self._live)  # a job of many days is not read again each minute
         self._sent_file = folder / "otel" / "sent.json"
         self._sent: set[str] = set(read_json(self._sent_file).get("spans", []))
         self._published = Published()
@@ -74,7 +77,8 @@ class LiveExport:
         """Return whether everything that was asked for arrived; a failure is said once, until another follows."""
         settings = self._settings if timeout_s is None else replace(self._settings, timeout_s=timeout_s)
         try:
-            found = account(read_folder(self._folder), as_of_ns=time.time_ns(), cut_at_as_of=False)
+            self._follower.poll()
+            found = self._live.account(time.time_ns())
             if found is None:
                 return True
             if spans:

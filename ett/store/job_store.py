@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -13,12 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ett.accounting import account
+from ett.accounting import JobAccount, account
 from ett.errors import CorruptState, NotFound, UsageError
 from ett.event_reader import EventLog, read_files
 from ett.job_folder import checked_name
 from ett.store.block import BLOCK_BYTES, Block, blocks_of, clamped, pack, unpack
 from ett.store.database import WRITER_WAIT_S, Database, open_database
+from ett.store.job_follower import JobFollowers
 from ett.store.job_row import JobRow, summarised
 from ett.store.job_table import JobFilter, JobPage, JobTable
 from ett.store.log_lines import LogLines, RejectCode, Rejected, describe, read_lines, stand_in
@@ -62,6 +63,7 @@ class Store:
     def __init__(self, database: Database, wait_s: float = WRITER_WAIT_S) -> None:
         self._database, self._wait_s = database, wait_s
         self._jobs = JobTable(database)
+        self._followers = JobFollowers()
 
     def __enter__(self) -> Self:
         return self
@@ -193,10 +195,33 @@ class Store:
         """Compute the job's account as of now and keep it in the job's row, unless newer records came meanwhile."""
         now_ns = time.time_ns() if as_of_ns is None else as_of_ns
         generation = self._jobs.generation(job)
-        found = account(self.event_log(job), as_of_ns=now_ns, cut_at_as_of=as_of_ns is not None)
-        row = summarised(job, found, now_ns)
-        self._jobs.keep(row, found, generation)
+        with (
+            self.live_account(job, now_ns)
+            if as_of_ns is None
+            else nullcontext(account(self.event_log(job), as_of_ns=now_ns)) as found
+        ):
+            row = summarised(job, found, now_ns)
+            self._jobs.keep(row, found, generation)
         return row
+
+    @contextmanager
+    def live_account(self, job: str, as_of_ns: int) -> Iterator[JobAccount | None]:
+        """Yield the account of all records that there are; of a running job only those are read that came since.
+
+        The account is valid inside the `with`, which no other thread is in for this job. Raises: as `event_log`.
+        """
+        job_id = self._jobs.known_id(job)
+        if self._has_rejects(job_id):  # they count as what they are, wherever they came in
+            yield account(self.event_log(job), as_of_ns=as_of_ns, cut_at_as_of=False)
+            return
+        with self._followers.follower(job_id) as follower:
+            for file_id, name, _ in self._files(job):
+                taken = follower.taken.get(file_id)
+                follower.take(file_id, name, self._numbered_blocks(file_id, taken.number if taken else 0))
+            found = follower.account(as_of_ns)
+            if found is None or found.window.state != "RUNNING" or not follower.live.is_incremental:
+                self._followers.forget(job_id)
+            yield found
 
     def sum_up_if_stale(self, job: str) -> None:
         """Sum the job up where it got records since; a log that cannot be read stays without a summary."""
@@ -361,10 +386,16 @@ class Store:
         return is_now != was_torn
 
     def _blocks(self, file_id: int) -> Iterator[bytes]:
-        for data, raw_bytes in self._database.rows(
-            "SELECT data, raw_bytes FROM event_block WHERE file_id = ? ORDER BY number", (file_id,)
-        ):
-            yield unpack(data, raw_bytes)
+        return (lines for _, lines in self._numbered_blocks(file_id, 0))
+
+    def _numbered_blocks(self, file_id: int, first: int) -> Iterator[tuple[int, bytes]]:
+        sql = "SELECT number, data, raw_bytes FROM event_block WHERE file_id = ? AND number >= ? ORDER BY number"
+        for number, data, raw_bytes in self._database.rows(sql, (file_id, first)):
+            yield number, unpack(data, raw_bytes)
+
+    def _has_rejects(self, job_id: int) -> bool:
+        sql = "SELECT 1 FROM reject r JOIN event_file f ON f.id = r.file_id WHERE f.job_id = ? LIMIT 1"
+        return bool(self._database.rows(sql, (job_id,)))
 
     def _pieces(self, file_id: int, is_torn: bool) -> Iterator[bytes]:
         """The file as its reader must see it: what was rejected counts again, and its torn end is torn."""

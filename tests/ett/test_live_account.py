@@ -85,17 +85,35 @@ def running_jobs(draw: st.DrawFn) -> list[Record]:
     return sorted(found, key=lambda r: r.mono_ns)
 
 
+ASKED = {
+    "records": running_jobs(),
+    "lateness": st.sampled_from([0, 0, 2, 9, 1000]),
+    "settle": st.sampled_from([0, 3, 10]),
+    "seed": st.integers(0, 2**32),
+    "as_of": st.integers(0, 40),
+}
+
+
 @pytest.mark.slow
 @settings(max_examples=120, deadline=None)
-@given(
-    records=running_jobs(),
-    lateness=st.sampled_from([0, 0, 2, 9, 1000]),
-    settle=st.sampled_from([0, 3, 10]),
-    seed=st.integers(0, 2**32),
-    as_of=st.integers(0, 40),
-)
-def test_a_question_at_any_moment_has_the_answer_of_the_whole_log(  # noqa: PLR0917 - drawn by hypothesis
-    records: list[Record], lateness: int, settle: int, seed: int, as_of: int, everything: Callable[[Any], object]
+@given(**ASKED)
+def test_a_question_at_any_moment_has_the_answer_of_the_whole_log(
+    everything: Callable[[Any], object], **asked: Any
+) -> None:
+    check_answers(everything, **asked)
+
+
+@pytest.mark.campaign  # python -m pytest -m campaign tests/ett/test_live_account.py
+@settings(max_examples=3000, deadline=None)
+@given(**ASKED)
+def test_very_many_questions_have_the_answer_of_the_whole_log(
+    everything: Callable[[Any], object], **asked: Any
+) -> None:
+    check_answers(everything, **asked)
+
+
+def check_answers(  # noqa: PLR0917 - drawn by hypothesis
+    everything: Callable[[Any], object], records: list[Record], lateness: int, settle: int, seed: int, as_of: int
 ) -> None:
     rng = random.Random(seed)
     arriving = sorted(records, key=lambda r: r.mono_ns + rng.random() * lateness)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ett.errors import ConfigError
+from ett.live_account import LiveAccount
 from ett.otel.live_export import EndWatch, LiveConfig, LiveExport, run
 from ett.otel.otlp_settings import otlp_settings
 from ett.recipe_sections import TelemetryConfig
@@ -118,3 +119,17 @@ def test_a_configuration_that_cannot_be_is_refused_by_name(wrong: dict[str, Any]
 )
 def test_an_export_is_asked_for(asked: dict[str, Any], exports: bool) -> None:
     assert TelemetryConfig(**asked).exports_otlp is exports
+
+
+def test_a_second_look_reads_what_was_appended(job_dir: Path, receiver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    real = LiveAccount.add_bytes
+    monkeypatch.setattr(
+        LiveAccount, "add_bytes", lambda live, name, data: taken.append(len(data)) or real(live, name, data)
+    )
+    live = live_export(job_dir, receiver, [])
+    assert live.send(spans=False, metrics=True)
+    assert sum(taken) == sum(path.stat().st_size for path in job_dir.rglob("*.jsonl"))
+    taken.clear()
+    assert live.send(spans=True, metrics=True)
+    assert not taken

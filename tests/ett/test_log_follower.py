@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from ett import log_follower
 from ett.accounting import account
 from ett.event_line import encode_line
 from ett.event_reader import read_folder
 from ett.live_account import LiveAccount
 from ett.log_follower import LogFollower
 from ett.report import build_report
+from ett.ring_tail import Tail
 
 NS = 10**9
 
@@ -62,3 +64,44 @@ def test_a_log_that_grows_by_any_bytes_is_followed_exactly(seed: int, tmp_path: 
                 assert build_report(found).detail_ns == build_report(whole).detail_ns
     assert taken == sum(path.stat().st_size for path in events.rglob("*.jsonl"))
     assert follower.poll() == 0
+
+
+def test_what_waits_in_a_ring_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = LogFollower(tmp_path, live := LiveAccount())
+    for name, data in job().items():
+        path = tmp_path / "events" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    name, whole = "1/r0-h-2-b.1.jsonl", job()["1/r0-h-2-b.1.jsonl"]
+    path, half = tmp_path / "events" / name, whole.index(b"\n", len(whole) // 2) + 1
+    path.write_bytes(whole[:half])
+    monkeypatch.setattr(
+        log_follower, "waiting_tails", lambda _: {name: Tail(offset=half - 50, lines=whole[half - 50 :])}
+    )
+    size = sum(map(len, job().values()))
+    assert follower.poll() == size  # as if the file had it
+    path.write_bytes(whole)
+    assert follower.poll() == 0
+    expected = account(read_folder(tmp_path), as_of_ns=10**18 + 60 * NS, cut_at_as_of=False)
+    found = live.account(10**18 + 60 * NS)
+    assert found is not None
+    assert expected is not None
+    assert build_report(found) == build_report(expected)
+
+
+def test_what_waits_for_a_file_that_is_yet_to_be_made_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = LogFollower(tmp_path, live := LiveAccount())
+    (name, whole), *others = reversed(job().items())
+    for other, data in others:
+        path = tmp_path / "events" / other
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    waiting = {name.replace(".jsonl", ".waiting.jsonl"): Tail(offset=0, lines=whole)}
+    monkeypatch.setattr(log_follower, "waiting_tails", lambda _: waiting)
+    assert follower.poll() == sum(map(len, job().values()))
+    (tmp_path / "events" / name).write_bytes(whole)
+    assert follower.poll() == 0  # the ring was looked at just before
+    assert live.num_records == 42
+    assert live.is_incremental
