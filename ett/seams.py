@@ -41,6 +41,7 @@ SEAMS: dict[str, str] = {
 
 BENCHES: dict[str, str] = {
     "accounting": "ett.bench_accounting:run",
+    "core": "ett.trainer.bench.bench_core:run",
     "telemetry": "ett.bench_telemetry:run",
 }
 

@@ -29,6 +29,10 @@ class ThreadCollectives:
         assert [len(part) for part in parts] == list(recv_counts)
         return torch.cat(parts)
 
+    def all_to_all_uneven(self, rows: Tensor, send_counts: Sequence[int]) -> tuple[Tensor, list[int]]:
+        parts = [sent[self.rank] for sent in self._post(torch.split(rows.clone(), list(send_counts)))]
+        return torch.cat(parts), [len(part) for part in parts]
+
     def sum_in_place(self, flat: Tensor) -> Callable[[], None]:
         total = torch.zeros_like(flat)
         for part in self._post(flat.clone()):

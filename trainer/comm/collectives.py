@@ -26,6 +26,9 @@ class Collectives(Protocol):
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
         """Send the next send_counts[k] entries of rows (dim 0) to rank k; return those received, by sending rank."""
 
+    def all_to_all_uneven(self, rows: Tensor, send_counts: Sequence[int]) -> tuple[Tensor, list[int]]:
+        """Send as `all_to_all` does, to ranks that do not know how much comes; return also the counts received."""
+
     def sum_in_place(self, flat: Tensor) -> Wait:
         """Start to add up flat over ranks; the same bits on every rank. The caller waits before it reads."""
 
@@ -47,6 +50,9 @@ class LocalCollectives:
 
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
         return rows
+
+    def all_to_all_uneven(self, rows: Tensor, send_counts: Sequence[int]) -> tuple[Tensor, list[int]]:
+        return rows, list(send_counts)
 
     def sum_in_place(self, flat: Tensor) -> Wait:
         return _nothing_to_wait_for
@@ -82,6 +88,10 @@ class GroupCollectives:
         with peers_named():
             dist.all_to_all_single(received, rows, list(recv_counts), list(send_counts), group=self._group)
         return received
+
+    def all_to_all_uneven(self, rows: Tensor, send_counts: Sequence[int]) -> tuple[Tensor, list[int]]:
+        recv_counts = self.exchange_words(torch.tensor(send_counts)[:, None])[:, 0].tolist()
+        return self.all_to_all(rows, send_counts, recv_counts), recv_counts
 
     def sum_in_place(self, flat: Tensor) -> Wait:
         with peers_named():

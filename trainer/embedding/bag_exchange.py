@@ -1,7 +1,7 @@
 """Pooled rows of tables that other ranks have: ids go to the owners, which pool; sums come back, gradients go again.
 
-One lookup is three messages for all tables together: counts, lengths and ids, sums; weights of ids are a fourth and
-gradients one more. A bag whose rows are on several ranks is the sum of their sums in the order of the ranks, and MEAN
+One lookup is two messages for all tables together: lengths and ids, sums; weights of ids are a third and gradients one
+more. A bag whose rows are on several ranks is the sum of their sums in the order of the ranks, and MEAN
 divides by the length of the whole bag where the bag is. Of a row-sharded table only bags with an id there are sent. An
 owner adds the gradients of a row in the order (feature, rank, bag), which is that of the global batch: given the same
 gradients of the bags, no bit of an update depends on the number of ranks.
@@ -123,44 +123,38 @@ class BagExchange:
 
     def _exchange_ids(self, sent: list[dict[int, _Piece]], num_bags: int) -> list[dict[int, _Piece]]:
         """Return what each rank asks of this one: by rank, pieces by slot."""
-        collectives, here = self._tables.collectives, self._slots_on[self._tables.collectives.rank]
+        collectives = self._tables.collectives
         to_rank = [[sent[n][rank] for n in on] for rank, on in self._by_rank()]
-        num_ids = [sum(len(piece.ids_L) for piece in pieces) for pieces in to_rank]
-        words = torch.tensor([[num_bags, count] for count in num_ids])
-        strides, counts = collectives.exchange_words(words).T.tolist()
-        parts = [[*(p.lengths_B for p in pieces), *(p.ids_L for p in pieces)] for pieces in to_rank]
-        message = np.concatenate([np.empty(0, np.int64), *(part for rank in parts for part in rank)])
+        stride = np.array([num_bags])
+        parts = [[stride, *(p.lengths_B for p in pieces), *(p.ids_L for p in pieces)] for pieces in to_rank]
         send = [sum(len(part) for part in rank) for rank in parts]
-        receive = [len(here) * stride + count for stride, count in zip(strides, counts, strict=True)]
-        numbers = collectives.all_to_all(torch.from_numpy(message), send, receive).numpy()
-        weights = joined_weights([piece.weights_L for pieces in to_rank for piece in pieces])
+        message = torch.from_numpy(np.concatenate([part for rank in parts for part in rank]))
+        numbers, counts = collectives.all_to_all_uneven(message, send)
+        by_rank = np.split(numbers.numpy(), np.cumsum(counts)[:-1])
+        weights: list[Tensor] | None = None
         if self._is_weighted(sent):
-            weights = torch.empty(0) if weights is None else weights
-            weights = collectives.all_to_all(weights, num_ids, counts)
-        return self._parsed(numbers, weights, strides, counts)
+            mine = joined_weights([piece.weights_L for pieces in to_rank for piece in pieces])
+            num_ids = [sum(len(piece.ids_L) for piece in pieces) for pieces in to_rank]
+            flat, sizes = collectives.all_to_all_uneven(torch.empty(0) if mine is None else mine, num_ids)
+            weights = list(torch.split(flat, sizes))
+        return [self._parsed(part, None if weights is None else weights[r]) for r, part in enumerate(by_rank)]
 
     @staticmethod
     def _is_weighted(sent: list[dict[int, _Piece]]) -> bool:
         return any(piece.weights_L is not None for pieces in sent for piece in pieces.values())
 
-    def _parsed(
-        self, numbers: Ids, weights: Tensor | None, strides: list[int], counts: list[int]
-    ) -> list[dict[int, _Piece]]:
-        here, at, at_weight = self._slots_on[self._tables.collectives.rank], 0, 0
-        received = []
-        for stride, count in zip(strides, counts, strict=True):
-            lengths_SB = numbers[at : at + len(here) * stride].reshape(len(here), stride)
-            first_id = at + len(here) * stride
-            ends = starts_of(lengths_SB.sum(axis=1)).tolist()
-            pieces = {}
-            for n, lengths, (begin, end) in zip(here, lengths_SB, pairwise(ends), strict=True):
-                is_whole = self._tables.owners[self._slots[n].table].sharding.sharding_type is ShardingType.TABLE_WISE
-                ids = numbers[first_id + begin : first_id + end]
-                own = None if weights is None else weights[at_weight + begin : at_weight + end]
-                pieces[n] = _Piece(ids, own, lengths, None if is_whole else np.flatnonzero(lengths))
-            received.append(pieces)
-            at, at_weight = first_id + count, at_weight + count
-        return received
+    def _parsed(self, numbers: Ids, weights: Tensor | None) -> dict[int, _Piece]:
+        """Return what one rank asks: its message is the number of bags, the lengths of each slot here, ids."""
+        here, stride = self._slots_on[self._tables.collectives.rank], int(numbers[0])
+        lengths_SB = numbers[1 : 1 + len(here) * stride].reshape(len(here), stride)
+        ids = numbers[1 + len(here) * stride :]
+        ends = starts_of(lengths_SB.sum(axis=1)).tolist()
+        pieces = {}
+        for n, lengths, (begin, end) in zip(here, lengths_SB, pairwise(ends), strict=True):
+            is_whole = self._tables.owners[self._slots[n].table].sharding.sharding_type is ShardingType.TABLE_WISE
+            own = None if weights is None else weights[begin:end]
+            pieces[n] = _Piece(ids[begin:end], own, lengths, None if is_whole else np.flatnonzero(lengths))
+        return pieces
 
     def _pooled(self, received: list[dict[int, _Piece]]) -> tuple[list[_Asked], Tensor, list[int]]:
         """Return what was asked by table, the sums for all ranks as one message, and its parts' lengths."""

@@ -175,8 +175,9 @@ class _BagLookup:
     def apply_gradients(self, grads_BC: Tensor) -> list[Tensor | None]:
         """Update rows, or return the gradient of each parameter."""
         tables, slots = self._of._tables, self._of._slots
-        for slot in slots:
-            tables.check_gradients(slot.table, grads_BC[:, slot.column : slot.column + slot.dim])
+        if not bool(torch.isfinite(grads_BC.sum())):  # one pass over all; which table it is is found if it must be
+            for slot in slots:
+                tables.raise_for_gradients(slot.table, grads_BC[:, slot.column : slot.column + slot.dim])
         if tables.params is None:
             return [tables.gradient(bags.table, bags.found, bags.summands(grads_BC)) for bags in self._local]
         if self._exchanged is not None:

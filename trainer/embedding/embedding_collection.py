@@ -132,7 +132,8 @@ class _RowLookup:
         tables = self._of._tables
         by_table = [self._joined(table, grads) for table in range(len(tables.configs))]
         for table, grads_LD in enumerate(by_table):
-            tables.check_gradients(table, grads_LD)
+            if not bool(torch.isfinite(grads_LD.sum())):
+                tables.raise_for_gradients(table, grads_LD)
         if self._exchanged is not None:
             self._exchanged.apply_gradients([by_table[table] for table in self._of._sharded])
         of_weights: list[Tensor | None] = []

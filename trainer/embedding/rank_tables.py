@@ -132,16 +132,15 @@ class RankTables:
         row_kernels.copy_rows(summed(sums), None, dense, groups.ids_U)
         return dense
 
-    def check_gradients(self, table: int, grads: Tensor) -> None:
-        """Raise DataError where a gradient is not finite: nothing was updated then."""
-        if bool(torch.isfinite(grads.sum())) or bool(torch.isfinite(grads).all()):
-            return
+    def raise_for_gradients(self, table: int, grads: Tensor) -> None:
+        """Raise DataError where a table's gradient is not finite: nothing was updated then."""
         count = int((~torch.isfinite(grads)).sum())
-        raise DataError(
-            f"table {self.configs[table].name}: {count} elements of the gradient are not finite",
-            expected="finite gradients: training has diverged",
-            do="lower the learning rates; the newest checkpoint is from before this step",
-        )
+        if count:
+            raise DataError(
+                f"table {self.configs[table].name}: {count} elements of the gradient are not finite",
+                expected="finite gradients: training has diverged",
+                do="lower the learning rates; the newest checkpoint is from before this step",
+            )
 
     def _part(self, number: int) -> nn.Module:
         config, owners, rank = self.configs[number], self.owners[number], self.collectives.rank

@@ -50,10 +50,15 @@ class TableRowExchange:
         collectives, world_size = self._tables.collectives, self._tables.collectives.world_size
         wanted = [self._wanted(n, ids) for n, ids in zip(self.numbers, ids_of_tables, strict=True)]
         counts = np.stack([np.diff(w.ends_W) for w in wanted], axis=1)  # [W, T]
-        asked = collectives.exchange_words(torch.from_numpy(np.ascontiguousarray(counts))).numpy()
-        message = [w.groups.ids_U[w.order_U[begin:end]] for w, begin, end, _ in self._by_owner(wanted)]
-        ids = torch.from_numpy(np.concatenate(message))
-        received = collectives.all_to_all(ids, counts.sum(1).tolist(), asked.sum(1).tolist()).numpy()
+        parts = [w.groups.ids_U[w.order_U[begin:end]] for w, begin, end, _ in self._by_owner(wanted)]
+        num_tables = len(self.numbers)
+        for rank in reversed(range(world_size)):  # each rank's message begins with how many ids of each table it has
+            parts.insert(rank * num_tables, counts[rank])
+        message = torch.from_numpy(np.concatenate(parts))
+        numbers, sizes = collectives.all_to_all_uneven(message, (counts.sum(1) + num_tables).tolist())
+        by_rank = np.split(numbers.numpy(), np.cumsum(sizes)[:-1])
+        asked = np.stack([part[:num_tables] for part in by_rank])
+        received = np.concatenate([part[num_tables:] for part in by_rank])
         blocks = _blocks(asked, self._dims)
         ends = starts_of(asked.ravel()).reshape(-1)
         found = []
@@ -68,9 +73,11 @@ class TableRowExchange:
                 row_kernels.copy_rows(rows.source, rows.rows_L[at : at + block.count], out, None)
                 at += block.count
             found.append(rows)
-        sizes, asked_sizes = (counts * self._dims).sum(1).tolist(), (asked * self._dims).sum(1).tolist()
-        rows_here = collectives.all_to_all(answer, asked_sizes, sizes)
-        return ExchangedRows(self, wanted, found, blocks, asked_sizes, sizes, self._placed(wanted, counts, rows_here))
+        wanted_sizes, asked_sizes = (counts * self._dims).sum(1).tolist(), (asked * self._dims).sum(1).tolist()
+        rows_here = collectives.all_to_all(answer, asked_sizes, wanted_sizes)
+        return ExchangedRows(
+            self, wanted, found, blocks, asked_sizes, wanted_sizes, self._placed(wanted, counts, rows_here)
+        )
 
     def send_gradients(self, lookup: ExchangedRows, grads_UD: Sequence[Tensor]) -> None:
         parts = [(grads_UD[t], w.order_U[begin:end]) for w, begin, end, t in self._by_owner(lookup.wanted)]

@@ -169,6 +169,16 @@ struct Adagrad {
   INLINE void prefetch(int64_t at, int64_t dim) const { prefetch_row(total + at * dim, dim); }
 };
 
+INLINE float sum_in_halves(const Vector& lanes) {
+  typedef int32_t Places __attribute__((vector_size(4 * kLanes)));
+  Vector sum = lanes;
+  sum += __builtin_shuffle(sum, Places{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
+  sum += __builtin_shuffle(sum, Places{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11});
+  sum += __builtin_shuffle(sum, Places{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13});
+  sum += __builtin_shuffle(sum, Places{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14});
+  return sum[0];
+}
+
 struct RowWiseAdagrad {
   float learning_rate, eps;
   float* total;
@@ -179,12 +189,13 @@ struct RowWiseAdagrad {
       Vector g = *reinterpret_cast<const Vector*>(grads + c);
       lanes += g * g;
     }
-    float square[kLanes];
-    std::memcpy(square, &lanes, sizeof square);
-    for (int64_t l = 0; c + l < dim; ++l) square[l] += grads[c + l] * grads[c + l];
-    for (int64_t half = kLanes / 2; half; half /= 2)
-      for (int64_t l = 0; l < half; ++l) square[l] += square[l + half];
-    total[at] += square[0] / static_cast<float>(dim);
+    if (c < dim) {
+      float rest[kLanes] = {};
+      std::memcpy(rest, grads + c, static_cast<size_t>(dim - c) * sizeof(float));
+      Vector g = *reinterpret_cast<const Vector*>(rest);
+      lanes += g * g;
+    }
+    total[at] += sum_in_halves(lanes) / static_cast<float>(dim);
     float rate = learning_rate / (std::sqrt(total[at]) + eps);
     for (c = 0; c < dim; ++c) weights[c] -= rate * grads[c];
   }

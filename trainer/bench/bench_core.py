@@ -1,0 +1,28 @@
+"""`ett bench core`: the sparse/dense training core, beside TorchRec and beside what the machine can do."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from ett.bench import BenchResult
+from ett.figures import FIGURES, Measured
+from ett.trainer.bench.bench_data import data_figures
+from ett.trainer.bench.bench_device import device_figures
+from ett.trainer.bench.bench_index import index_figures
+from ett.trainer.bench.bench_torchrec import torchrec_figures
+
+_WORKLOAD = FIGURES.parent / "workloads" / "core.toml"
+_NOT_MEASURED = {
+    "depth_and_tier_mismatches": "not counted yet: there is no prefetch; tests compare the tiers",
+}
+
+
+def run(quick: bool, path: Path = _WORKLOAD) -> BenchResult:
+    """Measure the table [core] of figures.toml; each part compares with its reference first."""
+    workload = tomllib.loads(path.read_text())
+    beside_torchrec, detail = torchrec_figures(workload, quick)
+    on_device, device_detail = device_figures(quick)
+    figures = [*on_device, *beside_torchrec, *index_figures(workload["index"], quick), *data_figures(quick)]
+    figures += [Measured(name=name, unit="", reason=reason) for name, reason in _NOT_MEASURED.items()]
+    return BenchResult(figures=figures, detail=detail | device_detail)
