@@ -131,12 +131,15 @@ class TrainConfig:
     max_steps: int = 0  # stop after this many steps in all; 0 = when the epochs are over
     seed: int = 1  # initial weights, dropout and shuffling follow from it
     freeze_embeddings: bool = False  # keep every embedding row at its initial value
+    prefetch_depth: int = 1  # batches whose rows are on their way while one trains; of no influence on any bit
+    trace_batches: int = 0  # write which stage of the first batches ran when to stages-rank<k>.json; 0: do not
     comm_timeout_s: float = 300.0  # longest wait for another rank in a collective
 
     def __post_init__(self) -> None:
         _at_least("train.batch_size", self.batch_size, 1)
         _at_least("train.epochs", self.epochs, 1)
-        _at_least("train.max_steps", self.max_steps, 0)
+        for name in ("max_steps", "prefetch_depth", "trace_batches"):
+            _at_least(f"train.{name}", getattr(self, name), 0)
         _above_zero("train.comm_timeout_s", self.comm_timeout_s)
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"train.seed is {self.seed}", expected="an integer, 0 <= seed < 2^63")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ett.checkpoint import Checkpointer
@@ -19,7 +20,6 @@ from ett.errors import ConfigError
 from ett.tracker import Run
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.config import TrainerConfig
-from ett.trainer.data.criteo import Batch, CriteoReader
 from ett.trainer.dense.adam import DenseAdam
 from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.dense.gradient_buckets import GradientBuckets
@@ -27,8 +27,10 @@ from ett.trainer.dense.owned_tensor import owned_tensor
 from ett.trainer.dense.schedule import learning_rate_factor
 from ett.trainer.evaluation import HeldOutScore
 from ett.trainer.loss_log import LossLog
+from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches, ReadyBatch
+from ett.trainer.pipeline.stage_clock import StageClock
 from ett.trainer.progress import ProgressLines
-from ett.trainer.sparse.exchange import STOP
+from ett.trainer.sparse.exchange import STOP, Lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class TrainingStep:
         self._buckets = GradientBuckets(model, collectives, bucket_bytes=config.dense.bucket_bytes)
         self.optimizer = DenseAdam(model, config.optimizer)
 
-    def take(self, step: int, batch: Batch, stop_requested: bool) -> tuple[float, bool]:
+    def take(self, step: int, ready: ReadyBatch, clock: StageClock) -> tuple[float, bool]:
         """Train on this rank's slice of a global batch; every rank calls with the same step.
 
         Returns: the global batch's mean loss, and whether any rank has a stop requested: the same on all ranks.
@@ -55,28 +57,45 @@ class TrainingStep:
         """
         seed, rank = self._config.train.seed, self._collectives.rank
         factor = learning_rate_factor(self._config.optimizer, step)
-        lookup = self.model.ebc.look_up(batch.ids, STOP if stop_requested else 0)
+        lookup = self._look_up(ready, clock)
         pooled_BFD = self.model.ebc.pooled(lookup)
-        self._buckets.zero()
-        self.model.dropout.seed_step(seed, step, rank)
-        logits = self.model(owned_tensor(batch.dense), pooled_BFD)
-        labels = owned_tensor(batch.labels)
-        loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / batch.global_size
-        torch.autograd.backward(loss)
-        wait_for_sums = self._buckets.start_sum(loss.detach())
-        if not self._config.train.freeze_embeddings:
-            assert pooled_BFD.grad is not None
-            grads_LD = pooled_BFD.grad.view(-1, self.model.ebc.dim)
-            lookup.apply_gradients(grads_LD, self._config.sparse.learning_rate * factor)
-        global_loss = wait_for_sums()
-        if not math.isfinite(global_loss):
+        with clock.run("forward_backward", ready.number):
+            self._buckets.zero()
+            self.model.dropout.seed_step(seed, step, rank)
+            logits = self.model(owned_tensor(ready.batch.dense), pooled_BFD)
+            labels = owned_tensor(ready.batch.labels)
+            loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / ready.batch.global_size
+            torch.autograd.backward(loss)
+        with clock.run("update", ready.number):
+            wait_for_sums = self._buckets.start_sum(loss.detach())
+            self._update_rows(lookup, pooled_BFD, self._config.sparse.learning_rate * factor)
+            global_loss = self._finite(step, wait_for_sums())
+            self.optimizer.step(self._config.optimizer.learning_rate * factor)
+        return global_loss, bool(lookup.control & STOP)
+
+    def _look_up(self, ready: ReadyBatch, clock: StageClock) -> Lookup:
+        if ready.announced is None:
+            with clock.run("look_up", ready.number):
+                return self.model.ebc.look_up(ready.batch.ids, ready.control)
+        with clock.run("fetch_colliding", ready.number):
+            return self.model.ebc.exchange.complete(ready.announced)
+
+    def _update_rows(self, lookup: Lookup, pooled_BFD: Tensor, learning_rate: float) -> None:
+        if self._config.train.freeze_embeddings:
+            lookup.drop()
+            return
+        assert pooled_BFD.grad is not None
+        lookup.apply_gradients(pooled_BFD.grad.view(-1, self.model.ebc.dim), learning_rate)
+
+    @staticmethod
+    def _finite(step: int, loss: float) -> float:
+        if not math.isfinite(loss):
             raise ConfigError(
-                f"step {step}: the loss is {global_loss}",
+                f"step {step}: the loss is {loss}",
                 expected="a finite number: training has diverged",
                 do="lower the learning rates; the newest checkpoint is from before this step",
             )
-        self.optimizer.step(self._config.optimizer.learning_rate * factor)
-        return global_loss, bool(lookup.control & STOP)
+        return loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +104,7 @@ class TrainingLoop:
 
     config: TrainerConfig
     training_step: TrainingStep
-    reader: CriteoReader
+    batches: PrefetchedBatches
     checkpointer: Checkpointer
     run: Run
     losses: LossLog | None  # on rank 0
@@ -97,24 +116,31 @@ class TrainingLoop:
         at, max_steps = start, self.config.train.max_steps
         if max_steps and at.step >= max_steps:
             return at
-        for batch in self.reader:
-            step = at.step + 1
-            with self.run.step(samples=len(batch.labels), global_samples=batch.global_size, step=step):
-                loss, stop = self.training_step.take(step, batch, self.run.stop_requested)
-            at = Progress(step, at.cursor + batch.global_size, stopped=stop)
-            if self.losses is not None:
-                self.losses.append(step, loss, learning_rate_factor(self.config.optimizer, step))
-            if self.lines is not None:
-                self.lines.step(step, at.cursor, loss)
-            if stop:
-                return at
-            # Scored before the save: a restored job has the score of every step up to its own.
-            if step != max_steps and not self._score_if_due(step):
-                return replace(at, stopped=True)
-            self.checkpointer.step(step, at.cursor)
-            if step == max_steps:
-                break
+        with self.batches as batches:
+            for ready in batches:
+                at, is_over = self._step(at, ready)
+                if is_over:
+                    break
         return at
+
+    def _step(self, before: Progress, ready: ReadyBatch) -> tuple[Progress, bool]:
+        """Take a step, score and save as is due; return where training is then, and whether it ends there."""
+        step, batch, max_steps = before.step + 1, ready.batch, self.config.train.max_steps
+        with self.run.step(samples=len(batch.labels), global_samples=batch.global_size, step=step):
+            loss, stop = self.training_step.take(step, ready, self.batches.clock)
+        at = Progress(step, before.cursor + batch.global_size, stopped=stop)
+        if self.losses is not None:
+            self.losses.append(step, loss, learning_rate_factor(self.config.optimizer, step))
+        if self.lines is not None:
+            self.lines.step(step, at.cursor, loss)
+        if stop:
+            return at, True
+        # Scored before the save: a restored job has the score of every step up to its own.
+        if step != max_steps and not self._score_if_due(step):
+            return replace(at, stopped=True), True
+        with self.training_step.model.ebc.exchange.rows_lock:
+            self.checkpointer.step(step, at.cursor)
+        return at, step == max_steps
 
     def _score_if_due(self, step: int) -> bool:
         """Return False where all ranks agreed to stop rather than to go on scoring."""

@@ -27,13 +27,15 @@ from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.evaluation import held_out_score
 from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
 from ett.trainer.loss_log import LossLog, read_losses
+from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
+from ett.trainer.pipeline.stage_clock import StageClock, write_trace
 from ett.trainer.progress import ProgressLines
 from ett.trainer.sparse.embedding_bag import EmbeddingBagCollection, EmbeddingBagConfig
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
 
 NUM_DENSE, NUM_TABLES = 13, 26
 PREEMPTED = 143
-METRICS, RESULT = "metrics.jsonl", "result.json"
+METRICS, RESULT, TRACE = "metrics.jsonl", "result.json", "stages-rank{rank}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,9 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
         training_step = TrainingStep(config, model, collectives)
     with run.span("data_warmup"):
         reader = _open_reader(recipe, job_dir, collectives)
+    batches = _prefetched(config, model, reader, collectives, run)
     checkpointer = Checkpointer(
-        recipe.checkpoint, model=model, optimizer=training_step.optimizer, loader=reader, run=run
+        recipe.checkpoint, model=model, optimizer=training_step.optimizer, loader=batches, run=run
     )
     restored = checkpointer.restore()
     start = Progress(restored.step, restored.cursor) if restored else Progress(0, 0)
@@ -102,7 +105,7 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
     loop = TrainingLoop(
         config=config,
         training_step=training_step,
-        reader=reader,
+        batches=batches,
         checkpointer=checkpointer,
         run=run,
         losses=LossLog(metrics, restored_step=start.step) if collectives.rank == 0 else None,
@@ -110,6 +113,8 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
         score=lambda: held_out_score(config.eval, model, reader, collectives, lambda: run.stop_requested),
     )
     end = loop.run_from(start)
+    if config.train.trace_batches:
+        write_trace(batches.clock, job_dir / TRACE.format(rank=collectives.rank))
     if not end.stopped:
         run.train_end()
     with run.span("final_save"):
@@ -150,6 +155,15 @@ def _open_reader(recipe: JobRecipe, job_dir: Path, collectives: Collectives) -> 
         rank=collectives.rank,
         world_size=collectives.world_size,
     )
+
+
+def _prefetched(
+    config: TrainerConfig, model: Dlrm, reader: CriteoReader, collectives: Collectives, run: Run
+) -> PrefetchedBatches:
+    train = config.train
+    ahead = collectives.beside() if train.prefetch_depth else collectives
+    clock = StageClock(train.prefetch_depth, train.trace_batches)
+    return PrefetchedBatches(reader, model.ebc.exchange, ahead, clock, lambda: run.stop_requested)
 
 
 def _commit_facts(commit: Commit) -> dict[str, Any]:

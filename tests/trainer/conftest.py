@@ -11,15 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
+Meeting = tuple[threading.Barrier, list[Any]]
 RankFunction = Callable[["ThreadCollectives"], Any]
 
 
 class ThreadCollectives:
     """Implements ett.trainer.comm.collectives.Collectives between threads; sums in rank order."""
 
-    def __init__(self, rank: int, world_size: int, barrier: threading.Barrier, board: list[Any]) -> None:
+    def __init__(
+        self, rank: int, world_size: int, barrier: threading.Barrier, board: list[Any], beside: Meeting | None = None
+    ) -> None:
         self.rank, self.world_size = rank, world_size
-        self._barrier, self._board = barrier, board
+        self._barrier, self._board, self._beside = barrier, board, beside
 
     def exchange_words(self, words: Tensor) -> Tensor:
         return torch.stack([sent[self.rank] for sent in self._post(words.clone())])
@@ -46,6 +49,10 @@ class ThreadCollectives:
     def barrier(self) -> None:
         self._barrier.wait()
 
+    def beside(self) -> ThreadCollectives:
+        assert self._beside is not None
+        return ThreadCollectives(self.rank, self.world_size, *self._beside)
+
     def _post(self, mine: Any) -> list[Any]:
         self._board[self.rank] = mine
         self._barrier.wait()
@@ -59,13 +66,14 @@ def on_ranks() -> Callable[[int, RankFunction], list[Any]]:
     """Return a function that runs `body` on every rank of a world and returns the results by rank."""
 
     def run(world_size: int, body: RankFunction) -> list[Any]:
-        barrier, board = threading.Barrier(world_size, timeout=60), [None] * world_size
+        meetings: list[Meeting] = [(threading.Barrier(world_size, timeout=60), [None] * world_size) for _ in range(2)]
 
         def one(rank: int) -> Any:
             try:
-                return body(ThreadCollectives(rank, world_size, barrier, board))
+                return body(ThreadCollectives(rank, world_size, *meetings[0], meetings[1]))
             except BaseException:
-                barrier.abort()
+                for barrier, _ in meetings:
+                    barrier.abort()
                 raise
 
         with ThreadPoolExecutor(world_size) as pool:

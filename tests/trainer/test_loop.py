@@ -22,6 +22,8 @@ from ett.trainer.config import (
 )
 from ett.trainer.evaluation import HeldOutScore, held_out_score
 from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
+from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches, ReadyBatch
+from ett.trainer.pipeline.stage_clock import StageClock
 from ett.trainer.worker import build_model
 
 BATCH, STEPS = 12, 10
@@ -29,7 +31,7 @@ CONFIG = TrainerConfig(
     model=ModelConfig(embedding_dim=4, bottom_mlp=(5,), top_mlp=(6,), dropout=0.3),
     sparse=SparseConfig(optimizer="adam"),
     dense=DenseConfig(bucket_bytes=512),
-    train=TrainConfig(batch_size=BATCH),
+    train=TrainConfig(batch_size=BATCH, prefetch_depth=0),
 )
 OnRanks = Callable[[int, Callable[[Any], Any]], list[Any]]
 
@@ -49,9 +51,15 @@ class PlainReader:
     rank: int
     world_size: int
     first: int = 0
+    read: int = 0
 
     def __iter__(self) -> Iterator[PlainBatch]:
-        return map(self.batch, range(self.first, STEPS))
+        for n in range(self.first, STEPS):
+            self.read = n + 1
+            yield self.batch(n)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"read": self.read}
 
     def heldout_batches(self, batch_size: int) -> Generator[PlainBatch, None, None]:
         yield from map(self.batch, (100, 101))
@@ -109,10 +117,18 @@ def make_loop(collectives: Any, run: StubRun, config: TrainerConfig = CONFIG) ->
     reader: Any = PlainReader(collectives.rank, collectives.world_size)
     training_step = TrainingStep(config, model, collectives)
     any_run: Any = run
+    depth = config.train.prefetch_depth
+    batches = PrefetchedBatches(
+        reader,
+        model.ebc.exchange,
+        collectives.beside() if depth else collectives,
+        StageClock(depth, trace_batches=STEPS),
+        lambda: run.stop_requested,
+    )
     loop = TrainingLoop(
         config=config,
         training_step=training_step,
-        reader=reader,
+        batches=batches,
         checkpointer=recorded,
         run=any_run,
         losses=recorded,
@@ -145,14 +161,22 @@ def test_without_dropout_losses_do_not_depend_on_the_world_size(on_ranks: OnRank
     assert on_ranks(4, body)[0] == pytest.approx(on_ranks(1, body)[0], rel=1e-5)
 
 
-def test_ranks_asked_to_stop_three_steps_apart_stop_after_one_step(on_ranks: OnRanks) -> None:
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_ranks_asked_to_stop_three_steps_apart_stop_after_one_step(on_ranks: OnRanks, depth: int) -> None:
+    config = replace(CONFIG, train=replace(CONFIG.train, prefetch_depth=depth))
+
     def body(collectives: Any) -> tuple[Progress, int]:
         run = StubRun(stop_after={0: 7, 1: STEPS + 1, 2: 4}[collectives.rank])
-        loop, recorded = make_loop(collectives, run)
+        loop, recorded = make_loop(collectives, run, config)
         return loop.run_from(Progress(0, 0)), len(recorded.offered)
 
-    # Rank 2 says so in the message of step 4, which every rank then completes.
-    assert on_ranks(3, body) == [(Progress(4, 4 * BATCH, stopped=True), 3)] * 3
+    # Rank 2 says so with the next batch that it announces, and every rank completes the steps up to that one.
+    by_rank = on_ranks(3, body)
+    assert by_rank == [by_rank[0]] * 3
+    end, num_offered = by_rank[0]
+    assert end == Progress(end.step, end.step * BATCH, stopped=True)
+    assert 5 <= end.step <= 5 + depth
+    assert num_offered == end.step - 1
 
 
 def test_a_job_that_reached_max_steps_takes_none(on_ranks: OnRanks) -> None:
@@ -161,7 +185,7 @@ def test_a_job_that_reached_max_steps_takes_none(on_ranks: OnRanks) -> None:
     def body(collectives: Any) -> list[Progress]:
         loop, _ = make_loop(collectives, StubRun(), config)
         first = loop.run_from(Progress(0, 0))
-        return [first, loop.run_from(first)]
+        return [first, loop.run_from(first)]  # the second never asks for a batch
 
     assert on_ranks(1, body)[0] == [Progress(5, 5 * BATCH)] * 2
 
@@ -174,7 +198,10 @@ def test_frozen_embeddings_add_no_row(on_ranks: OnRanks) -> None:
         model = build_model(config, collectives)
         step = TrainingStep(config, model, collectives)
         batch: Any = next(iter(PlainReader(0, 1)))
-        step.take(1, batch, False)
+        clock = StageClock(0)
+        with clock.run("read", 1):
+            ready = ReadyBatch(1, batch, 0, None)
+        step.take(1, ready, clock)
         return sum(len(shard) for shard in model.ebc.shards())
 
     assert on_ranks(1, body) == [0]
@@ -196,7 +223,7 @@ def test_a_loss_that_is_not_finite_stops_all_ranks_before_a_save(on_ranks: OnRan
 def scoring_loop(collectives: Any, run: StubRun, every_steps: int) -> tuple[TrainingLoop, Recorded]:
     config = replace(CONFIG, eval=EvalConfig(every_steps=every_steps))
     loop, recorded = make_loop(collectives, run, config)
-    reader: Any = loop.reader
+    reader: Any = PlainReader(collectives.rank, collectives.world_size)
     model = loop.training_step.model
 
     def score() -> HeldOutScore | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Protocol
 
 import torch
@@ -38,6 +39,9 @@ class Collectives(Protocol):
     def barrier(self) -> None:
         """Return when every rank has called."""
 
+    def beside(self) -> Collectives:
+        """Return collectives of the same ranks that another thread may call meanwhile; every rank calls."""
+
 
 class LocalCollectives:
     """World size 1."""
@@ -63,6 +67,9 @@ class LocalCollectives:
     def barrier(self) -> None:
         return None
 
+    def beside(self) -> Collectives:
+        return self
+
 
 class GroupCollectives:
     """A torch.distributed process group.
@@ -72,8 +79,9 @@ class GroupCollectives:
     their buffers' layout for ever.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group = group
+    def __init__(self, group: dist.ProcessGroup | None = None, *, timeout: timedelta | None = None) -> None:
+        """Args: timeout: longest wait of groups beside this one; None: torch's."""
+        self._group, self._timeout = group, timeout
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
 
@@ -116,6 +124,10 @@ class GroupCollectives:
     def barrier(self) -> None:
         with peers_named():
             dist.barrier(group=self._group)
+
+    def beside(self) -> Collectives:
+        with peers_named():
+            return GroupCollectives(dist.new_group(timeout=self._timeout))
 
 
 def _nothing_to_wait_for() -> None:

@@ -88,6 +88,9 @@ class HostMemoryCollectives:
     def barrier(self) -> None:
         self._group.barrier()
 
+    def beside(self) -> Collectives:
+        return share_host_memory(self._group.beside())
+
     def _write(self, sent: Bytes, own_begin: int, own_end: int) -> int:
         """Copy a message, but for this rank's own part, to the half whose turn it is; return where that begins.
 

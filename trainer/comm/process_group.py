@@ -26,7 +26,7 @@ def join_process_group(environ: Mapping[str, str], timeout_s: float) -> tuple[Co
     store, rank, world_size = next(rendezvous("env://", timeout=timeout))
     group_store = PrefixStore("group", store)
     dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world_size, timeout=timeout)
-    return share_host_memory(GroupCollectives()), PrefixStore("errors", store)
+    return share_host_memory(GroupCollectives(timeout=timeout)), PrefixStore("errors", store)
 
 
 def leave_process_group() -> None:

@@ -60,7 +60,7 @@ class EmbeddingBagCollection(nn.Module):
             )
         self.embedding_bags = nn.ModuleDict({t.name: _shard(t, config, collectives, seed, tiers) for t in tables})
         self.dim = tables[0].embedding_dim
-        self._exchange = RowExchange(self.shards(), collectives)
+        self.exchange = RowExchange(self.shards(), collectives)
 
     def shards(self) -> list[EmbeddingShard]:
         """Return this rank's part of every table, in the order of the tables."""
@@ -68,7 +68,7 @@ class EmbeddingBagCollection(nn.Module):
 
     def look_up(self, ids_FB: Ids, control: int = 0) -> Lookup:
         """Return the rows of a batch, see `RowExchange.look_up`; `pooled` shapes them for a model."""
-        return self._exchange.look_up(ids_FB, control)
+        return self.exchange.look_up(ids_FB, control)
 
     def pooled(self, lookup: Lookup) -> Tensor:
         """Return float32 [B, F, dim], a new leaf that wants a gradient."""

@@ -1,0 +1,48 @@
+"""The stages of a batch, which lane runs each, and what each waits for: the one table, which `StageClock` enforces.
+
+A lane is a thread. Within a lane stages run in the order of batches; between lanes only what `after` says holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Lane = Literal["ahead", "train"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A stage must have ended: of the same batch, or of the one so many batches before."""
+
+    stage: str
+    batches_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    name: str
+    lane: Lane
+    after: tuple[Edge, ...]
+
+
+def stages(depth: int) -> tuple[Stage, ...]:
+    """Return the graph, in the order in which one batch goes through it.
+
+    Args: depth: batches that are announced while an earlier one trains; 0: one lane, one batch after the other.
+    """
+    if not depth:
+        return (
+            Stage("read", "train", (Edge("update", 1),)),
+            Stage("look_up", "train", (Edge("read"),)),
+            Stage("forward_backward", "train", (Edge("look_up"),)),
+            Stage("update", "train", (Edge("forward_backward"),)),
+        )
+    return (
+        Stage("read", "ahead", (Edge("take", depth),)),
+        Stage("announce", "ahead", (Edge("read"),)),  # ids to their owners, exclusive rows back
+        Stage("take", "train", (Edge("announce"), Edge("update", 1))),
+        Stage("fetch_colliding", "train", (Edge("take"),)),
+        Stage("forward_backward", "train", (Edge("fetch_colliding"),)),
+        Stage("update", "train", (Edge("forward_backward"),)),  # sums of dense gradients, rows, dense weights
+    )
