@@ -1,0 +1,95 @@
+"""Draw what ran when, from a trace: `python -m ett.trainer.pipeline.picture stages-rank0.json OUT.svg [FIRST LAST]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+_WIDTH, _LEFT, _LANE, _BAR, _TOP = 1120, 70, 96, 34, 52
+# One colour a batch, in turn, so that the eye follows a batch through the lanes.
+_COLOURS = ("#4269d0", "#e58b2c", "#3ca951", "#a463f2")
+_SHORT = {"fetch_colliding": "colliding", "forward_backward": "forward, backward", "take": ""}
+_LEGEND = (
+    "One colour a batch; below a lane: when it waited; arrows: for what in the other lane.",
+    "Lane train, from left to right: fetch colliding rows; forward, backward; update.",
+)
+
+
+def picture(trace: dict[str, Any], first: int, last: int) -> str:
+    """Return an SVG of the batches from `first` to `last`: a row a lane, an arrow where one waited for the other."""
+    events = trace["traceEvents"]
+    lanes = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    runs = [e for e in events if e["ph"] == "X" and first <= e["args"]["batch"] <= last]
+    begin_us, end_us = min(e["ts"] for e in runs), max(e["ts"] + e["dur"] for e in runs)
+    scale = (_WIDTH - _LEFT - 20) / (end_us - begin_us)
+
+    def x(at_us: float) -> float:
+        return float(_LEFT + (at_us - begin_us) * scale)
+
+    parts = [_text(_LEFT, 18 + 16 * i, line, size=12) for i, line in enumerate(_LEGEND)]
+    for tid, name in lanes.items():
+        parts.append(_text(8, _TOP + tid * _LANE + 22, name, size=13, weight="bold"))
+    for run in runs:
+        parts += _run(run, x, scale)
+    parts += _arrows(events, x, begin_us, end_us)
+    height = _TOP + (len(lanes) - 1) * _LANE + _BAR + 40
+    parts.append(_text(_LEFT, height - 10, f"{(end_us - begin_us) / 1e3:.1f} ms", size=12))
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif">'
+    marker = (
+        '<defs><marker id="tip" viewBox="0 0 6 6" refX="6" refY="3" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0,0 L6,3 L0,6 z" fill="#333"/></marker></defs>'
+    )
+    return "\n".join([head, marker, f'<rect width="{_WIDTH}" height="{height}" fill="white"/>', *parts, "</svg>\n"])
+
+
+def _run(run: dict[str, Any], x: Any, scale: float) -> list[str]:
+    batch, y = run["args"]["batch"], _TOP + run["tid"] * _LANE
+    left, width = x(run["ts"]), max(run["dur"] * scale, 1.0)
+    colour = _COLOURS[batch % len(_COLOURS)]
+    bar = (
+        f'<rect x="{left:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" fill="{colour}" stroke="white">'
+        f"<title>{escape(run['name'])} of batch {batch}: {run['dur'] / 1e3:.2f} ms</title></rect>"
+    )
+    waited = run["args"]["waited_us"] * scale
+    parts = [bar]
+    if waited > 2:
+        at = f'x="{max(left - waited, _LEFT):.1f}" y="{y + _BAR + 4}" width="{min(waited, left - _LEFT):.1f}"'
+        parts.append(f'<rect {at} height="5" fill="{colour}" opacity="0.35"/>')
+    label = _SHORT.get(run["name"], run["name"])
+    if label and width > 7 * len(f"{label} {batch}"):
+        parts.append(_text(left + 4, y + 21, f"{label} {batch}", size=11, fill="white"))
+    return parts
+
+
+def _arrows(events: Sequence[dict[str, Any]], x: Any, begin_us: float, end_us: float) -> list[str]:
+    starts = {e["id"]: e for e in events if e["ph"] == "s"}
+    parts = []
+    for end in (e for e in events if e["ph"] == "f"):
+        start = starts[end["id"]]
+        if start["tid"] == end["tid"] or not (begin_us <= start["ts"] and end["ts"] <= end_us):
+            continue
+        y1, y2 = (
+            _TOP + e["tid"] * _LANE + (_BAR if e["tid"] < o["tid"] else 0) for e, o in ((start, end), (end, start))
+        )
+        line = f'x1="{x(start["ts"]):.1f}" y1="{y1}" x2="{x(end["ts"]):.1f}" y2="{y2}"'
+        parts.append(f'<line {line} stroke="#333" stroke-width="1" marker-end="url(#tip)"/>')
+    return parts
+
+
+def _text(x: float, y: float, text: str, *, size: int, fill: str = "#222", weight: str = "normal") -> str:
+    style = f'font-size="{size}" fill="{fill}" font-weight="{weight}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'
+
+
+def main(arguments: Sequence[str]) -> None:
+    trace = json.loads(Path(arguments[0]).read_text())
+    first, last = (int(a) for a in arguments[2:4]) if len(arguments) > 3 else (1, 4)
+    Path(arguments[1]).write_text(picture(trace, first, last))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
