@@ -60,6 +60,9 @@ pictures: install
 	$(BIN)/python -m ett timeline --events docs/attribution-example --svg docs/img/attribution-example.svg
 	export ETT_HOME=$$(mktemp -d) && $(BIN)/python -m ett.trainer.demo && \
 		$(BIN)/python -m ett timeline demo- --svg docs/img/demo-timeline.svg
+	export ETT_HOME=$$(mktemp -d) && $(BIN)/python -m ett launch --job traced --set train.trace_batches=30 \
+		--set train.max_steps=40 --set eval.enabled=false examples/criteo.toml && $(BIN)/python -m ett.trainer.pipeline.picture \
+		$$ETT_HOME/jobs/traced/stages-rank0.json docs/img/pipeline.svg 12 15
 
 clean:
 	rm -rf .venv build dist *.egg-info

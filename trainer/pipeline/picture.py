@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-_WIDTH, _LEFT, _LANE, _BAR, _TOP = 1120, 70, 96, 34, 52
-# One colour a batch, in turn, so that the eye follows a batch through the lanes.
+_WIDTH, _LEFT, _ROW, _BAR, _TOP = 1120, 70, 96, 34, 52
+# One colour a batch, in turn, so that the eye follows a batch through the threads.
 _COLOURS = ("#4269d0", "#e58b2c", "#3ca951", "#a463f2")
 _SHORT = {"fetch_colliding": "colliding", "forward_backward": "forward, backward", "take": ""}
 _LEGEND = (
-    "One colour a batch; below a lane: when it waited; arrows: for what in the other lane.",
-    "Lane train, from left to right: fetch colliding rows; forward, backward; update.",
+    "One colour a batch; below a thread: when it waited; arrows: for what in the other thread.",
+    "Thread train, from left to right: fetch colliding rows; forward, backward; update.",
 )
 
 
 def picture(trace: dict[str, Any], first: int, last: int) -> str:
-    """Return an SVG of the batches from `first` to `last`: a row a lane, an arrow where one waited for the other."""
+    """Return an SVG of the batches from `first` to `last`: a row a thread, an arrow where one waited for the other."""
     events = trace["traceEvents"]
-    lanes = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    threads = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
     runs = [e for e in events if e["ph"] == "X" and first <= e["args"]["batch"] <= last]
     begin_us, end_us = min(e["ts"] for e in runs), max(e["ts"] + e["dur"] for e in runs)
     scale = (_WIDTH - _LEFT - 20) / (end_us - begin_us)
@@ -31,12 +31,12 @@ def picture(trace: dict[str, Any], first: int, last: int) -> str:
         return float(_LEFT + (at_us - begin_us) * scale)
 
     parts = [_text(_LEFT, 18 + 16 * i, line, size=12) for i, line in enumerate(_LEGEND)]
-    for tid, name in lanes.items():
-        parts.append(_text(8, _TOP + tid * _LANE + 22, name, size=13, weight="bold"))
+    for tid, name in threads.items():
+        parts.append(_text(8, _TOP + tid * _ROW + 22, name, size=13, weight="bold"))
     for run in runs:
         parts += _run(run, x, scale)
     parts += _arrows(events, x, begin_us, end_us)
-    height = _TOP + (len(lanes) - 1) * _LANE + _BAR + 40
+    height = _TOP + (len(threads) - 1) * _ROW + _BAR + 40
     parts.append(_text(_LEFT, height - 10, f"{(end_us - begin_us) / 1e3:.1f} ms", size=12))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif">'
     marker = (
@@ -47,7 +47,7 @@ def picture(trace: dict[str, Any], first: int, last: int) -> str:
 
 
 def _run(run: dict[str, Any], x: Any, scale: float) -> list[str]:
-    batch, y = run["args"]["batch"], _TOP + run["tid"] * _LANE
+    batch, y = run["args"]["batch"], _TOP + run["tid"] * _ROW
     left, width = x(run["ts"]), max(run["dur"] * scale, 1.0)
     colour = _COLOURS[batch % len(_COLOURS)]
     bar = (
@@ -73,7 +73,7 @@ def _arrows(events: Sequence[dict[str, Any]], x: Any, begin_us: float, end_us: f
         if start["tid"] == end["tid"] or not (begin_us <= start["ts"] and end["ts"] <= end_us):
             continue
         y1, y2 = (
-            _TOP + e["tid"] * _LANE + (_BAR if e["tid"] < o["tid"] else 0) for e, o in ((start, end), (end, start))
+            _TOP + e["tid"] * _ROW + (_BAR if e["tid"] < o["tid"] else 0) for e, o in ((start, end), (end, start))
         )
         line = f'x1="{x(start["ts"]):.1f}" y1="{y1}" x2="{x(end["ts"]):.1f}" y2="{y2}"'
         parts.append(f'<line {line} stroke="#333" stroke-width="1" marker-end="url(#tip)"/>')

@@ -1,6 +1,6 @@
 """Batches in order, each with its rows on their way: read, announced and fetched while earlier ones train.
 
-A lane's collectives come in the order of the batches, and how many batches are announced follows from how many were
+A thread's collectives come in the order of the batches, and how many batches are announced follows from how many were
 taken: `depth` more. So ranks that take the same batches announce the same ones, and no rank waits for another's.
 """
 
@@ -39,7 +39,7 @@ class PrefetchedBatches:
     """A reader's batches, to iterate over within a `with`, once.
 
     Args:
-        collectives: of the lane that runs ahead, used by nobody else meanwhile.
+        collectives: of the thread that runs ahead, used by nobody else meanwhile.
         stop_requested: asked when a batch is announced; all ranks learn it with that batch.
     """
 
@@ -57,19 +57,19 @@ class PrefetchedBatches:
         self._ready: deque[tuple[ReadyBatch, dict[str, Any]] | BaseException | None] = deque()
         self._num_ready = threading.Semaphore(0)
         self._state: dict[str, Any] | None = None  # the reader's, when the batch that was taken last was read
-        self._lane = threading.Thread(target=self._run_ahead, name="ett-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run_ahead, name="ett-ahead", daemon=True)
 
     def __enter__(self) -> Self:
         if self.clock.depth:
             self._state = self._reader.state_dict()
-            self._lane.start()
+            self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, tb: TracebackType | None) -> None:
         # Ranks that end in order have announced the same batches; the last of them may still be under way.
         self.clock.finish(abort=kind is not None)
-        if self._lane.is_alive():
-            self._lane.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def __iter__(self) -> Iterator[ReadyBatch]:
         if not self.clock.depth:

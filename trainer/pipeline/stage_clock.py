@@ -14,14 +14,14 @@ from ett.trainer.pipeline.stages import Edge, Stage, stages
 
 
 class PipelineClosedError(Exception):
-    """What a stage waits for will not come: training has ended. Ends the other lane; no user meets it."""
+    """What a stage waits for will not come: training has ended. Ends the other thread; no user meets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
     stage: str
     batch: int
-    asked_ns: int  # when its lane came to it; from then to the begin it waited
+    asked_ns: int  # when its thread came to it; from then to the begin it waited
     begin_ns: int
     end_ns: int
 
@@ -72,20 +72,20 @@ class StageClock:
 
 
 def write_trace(clock: StageClock, path: Path) -> None:
-    """Write the runs for Perfetto or chrome://tracing: a row a lane, an arrow from each stage to what waited for it."""
-    lanes = {lane: i for i, lane in enumerate(sorted({stage.lane for stage in clock.graph.values()}))}
-    events = [_event("M", "thread_name", tid, 0, args={"name": lane}) for lane, tid in lanes.items()]
+    """Write the runs for Perfetto or chrome://tracing: a row a thread, an arrow from each stage to what waited for it."""
+    threads = {thread: i for i, thread in enumerate(sorted({stage.thread for stage in clock.graph.values()}))}
+    events = [_event("M", "thread_name", tid, 0, args={"name": thread}) for thread, tid in threads.items()]
     runs = {(run.stage, run.batch): run for run in clock.runs}
     for run in clock.runs:
         stage = clock.graph[run.stage]
-        tid, begin_us = lanes[stage.lane], run.begin_ns / 1e3
+        tid, begin_us = threads[stage.thread], run.begin_ns / 1e3
         args = {"batch": run.batch, "waited_us": (run.begin_ns - run.asked_ns) / 1e3}
         events.append(_event("X", run.stage, tid, begin_us, dur=(run.end_ns - run.begin_ns) / 1e3, args=args))
         for edge in stage.after:
             before = runs.get((edge.stage, run.batch - edge.batches_before))
             if before is not None:
                 name = f"{_named(edge, run.batch)} before {run.stage} {run.batch}"
-                from_tid, from_us = lanes[clock.graph[edge.stage].lane], before.end_ns / 1e3
+                from_tid, from_us = threads[clock.graph[edge.stage].thread], before.end_ns / 1e3
                 events.append(_event("s", name, from_tid, from_us, id=name, cat="after"))
                 events.append(_event("f", name, tid, begin_us, id=name, cat="after", bp="e"))
     path.write_text(json.dumps({"traceEvents": events}))

@@ -1,6 +1,6 @@
-"""The stages of a batch, which lane runs each, and what each waits for: the one table, which `StageClock` enforces.
+"""The stages of a batch, which thread runs each, and what each waits for: the one table, which `StageClock` enforces.
 
-A lane is a thread. Within a lane stages run in the order of batches; between lanes only what `after` says holds.
+Within a thread stages run in the order of batches; between threads only what `after` says holds.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Lane = Literal["ahead", "train"]
+Thread = Literal["ahead", "train"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,14 @@ class Edge:
 @dataclass(frozen=True, slots=True)
 class Stage:
     name: str
-    lane: Lane
+    thread: Thread
     after: tuple[Edge, ...]
 
 
 def stages(depth: int) -> tuple[Stage, ...]:
     """Return the graph, in the order in which one batch goes through it.
 
-    Args: depth: batches that are announced while an earlier one trains; 0: one lane, one batch after the other.
+    Args: depth: batches that are announced while an earlier one trains; 0: one thread, one batch after the other.
     """
     if not depth:
         return (

@@ -73,6 +73,11 @@ class EmbeddingShard(nn.Module):
         """Return the number of rows that this rank holds."""
         return len(self._storage)
 
+    @property
+    def evicts(self) -> bool:
+        """Whether an update may change rows of other ids than its own."""
+        return self._rules.has_ledger
+
     def read(self, ids: Ids, out: Tensor) -> None:
         """Write the rows of ids (int64 [N], unique, owned) to out, float32 [N, dim].
 

@@ -173,11 +173,11 @@ class RowExchange:
         return Lookup(self, route, rows_LD, control)
 
     def _colliding(self, asked: DistinctIds) -> NDArray[np.bool_]:
-        """Return which pairs a batch in flight asks for, too."""
+        """Return which pairs a batch in flight may change: those that it has, too; all of a table that evicts."""
         is_late = np.zeros(len(asked.ids_U), np.bool_)
         for others in [route.asked for route in self._in_flight]:
-            for mine, theirs in zip(self._parts(asked), self._parts(others), strict=True):
-                is_late[mine] |= _is_in_sorted(asked.ids_U[mine], others.ids_U[theirs])
+            for shard, mine, theirs in zip(self._shards, self._parts(asked), self._parts(others), strict=True):
+                is_late[mine] |= shard.evicts or _is_in_sorted(asked.ids_U[mine], others.ids_U[theirs])
         return is_late
 
     def _read(self, asked: DistinctIds, wanted_O: NDArray[np.bool_]) -> Tensor:

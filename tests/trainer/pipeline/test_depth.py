@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
 from ett.trainer.pipeline.stage_clock import StageClock, StageRun, write_trace
 from ett.trainer.sparse.embedding_bag import EmbeddingBagCollection, EmbeddingBagConfig
+from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
 from ett.trainer.worker import build_model
 
 OnRanks = Callable[[int, Callable[[Any], Any]], list[Any]]
@@ -75,8 +77,14 @@ def prefetched(
     return PrefetchedBatches(any_reader, step.model.ebc.exchange, ahead, StageClock(depth, trace), lambda: False)
 
 
-def trained(collectives: Any, depth: int, last_step: int = STEPS) -> tuple[list[float], list[dict[str, Any]], Any]:
-    step = TrainingStep(CONFIG, build_model(CONFIG, collectives), collectives)
+def trained(
+    collectives: Any,
+    depth: int,
+    last_step: int = STEPS,
+    config: TrainerConfig = CONFIG,
+    tiers: Tiers = IN_MEMORY,
+) -> tuple[list[float], list[dict[str, Any]], Any]:
+    step = TrainingStep(config, build_model(config, collectives, tiers), collectives)
     reader = SmallReader(collectives.rank, collectives.world_size)
     losses = []
     with prefetched(collectives, reader, step, depth) as batches:
@@ -99,6 +107,27 @@ def test_no_bit_depends_on_the_depth(on_ranks: OnRanks, world_size: int) -> None
     expected = on_ranks(world_size, lambda c: trained(c, 0))
     for depth in DEPTHS:
         assert on_ranks(world_size, lambda c, depth=depth: trained(c, depth)) == expected
+
+
+@pytest.mark.parametrize("rules", [{"max_rows": 12, "when_full": "lru"}, {"ttl_updates": 3}, {"admit_after": 2}])
+def test_no_bit_depends_on_the_depth_where_rows_come_and_go(on_ranks: OnRanks, rules: dict[str, Any]) -> None:
+    config = replace(CONFIG, sparse=replace(CONFIG.sparse, **rules))
+    expected = on_ranks(2, lambda c: trained(c, 0, config=config))
+    assert on_ranks(2, lambda c: trained(c, 4, config=config)) == expected
+
+
+def test_no_bit_depends_on_the_depth_over_the_smallest_cache(on_ranks: OnRanks, tmp_path: Path) -> None:
+    sparse = replace(CONFIG.sparse, tier="ssd", cache_rows=BATCH, state_cache_rows=BATCH)
+    config = replace(CONFIG, sparse=sparse)
+
+    def body(collectives: Any, depth: int) -> Any:
+        place = RankPlace(job_dir=tmp_path, rank=collectives.rank, world_size=2)
+        with open_tiers(sparse, place) as tiers:
+            return trained(collectives, depth, config=config, tiers=tiers)
+
+    in_memory = on_ranks(2, lambda c: trained(c, 0))
+    for depth in (0, 4):
+        assert on_ranks(2, lambda c, depth=depth: body(c, depth)) == in_memory
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
