@@ -61,6 +61,7 @@ class PrefetchedBatches:
 
     def __enter__(self) -> Self:
         if self.clock.depth:
+            self._stop_requested()  # the first question, which only the main thread can make a signal's handler of
             self._state = self._reader.state_dict()
             self._thread.start()
         return self

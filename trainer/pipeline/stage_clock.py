@@ -72,7 +72,7 @@ class StageClock:
 
 
 def write_trace(clock: StageClock, path: Path) -> None:
-    """Write the runs for Perfetto or chrome://tracing: a row a thread, an arrow to each stage from what it waited for."""
+    """Write the runs for Perfetto or chrome://tracing: a row a thread, an arrow to each stage from what it awaited."""
     threads = {thread: i for i, thread in enumerate(sorted({stage.thread for stage in clock.graph.values()}))}
     events = [_event("M", "thread_name", tid, 0, args={"name": thread}) for thread, tid in threads.items()]
     runs = {(run.stage, run.batch): run for run in clock.runs}
