@@ -6,16 +6,14 @@ import tomllib
 from pathlib import Path
 
 from ett.bench import BenchResult
-from ett.figures import FIGURES, Measured
+from ett.figures import FIGURES
 from ett.trainer.bench.bench_data import data_figures
 from ett.trainer.bench.bench_device import device_figures
+from ett.trainer.bench.bench_exactness import exactness_figure
 from ett.trainer.bench.bench_index import index_figures
 from ett.trainer.bench.bench_torchrec import torchrec_figures
 
 _WORKLOAD = FIGURES.parent / "workloads" / "core.toml"
-_NOT_MEASURED = {
-    "depth_and_tier_mismatches": "not counted yet: there is no prefetch; tests compare the tiers",
-}
 
 
 def run(quick: bool, path: Path = _WORKLOAD) -> BenchResult:
@@ -23,6 +21,6 @@ def run(quick: bool, path: Path = _WORKLOAD) -> BenchResult:
     workload = tomllib.loads(path.read_text())
     beside_torchrec, detail = torchrec_figures(workload, quick)
     on_device, device_detail = device_figures(quick)
-    figures = [*on_device, *beside_torchrec, *index_figures(workload["index"], quick), *data_figures(quick)]
-    figures += [Measured(name=name, unit="", reason=reason) for name, reason in _NOT_MEASURED.items()]
-    return BenchResult(figures=figures, detail=detail | device_detail)
+    mismatches, exactness = exactness_figure(workload["exactness"], quick)
+    figures = [*on_device, *beside_torchrec, *index_figures(workload["index"], quick), mismatches, *data_figures(quick)]
+    return BenchResult(figures=figures, detail=detail | device_detail | exactness)

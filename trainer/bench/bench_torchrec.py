@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ett.errors import ThresholdMissed
 from ett.figures import Measured
+from ett.trainer.bench.bench_ranks import run_ranks
 from ett.versions import version_of
 
-_NUM_RANKS = 2
-_LONGEST_S = 900.0  # a run of either comparison; it takes about one minute
+_RANK, _NUM_RANKS = "ett.trainer.bench.torchrec_rank", 2
 _PACKAGES = ("torchrec", "fbgemm-gpu-cpu")
 _FIGURES = {"tablewise": "vs_torchrec_tablewise", "rowwise_ec": "vs_torchrec_rowwise_ec"}
 
@@ -36,7 +29,9 @@ def torchrec_figures(workload: dict[str, Any], quick: bool) -> tuple[list[Measur
     for table, name in _FIGURES.items():
         pairs = dict(workload["pairs"])
         quick_pairs = pairs.pop("quick_pairs")
-        told = _run_ranks(table, {"model": workload[table], "pairs": pairs | ({"pairs": quick_pairs} if quick else {})})
+        settings = {"model": workload[table], "pairs": pairs | ({"pairs": quick_pairs} if quick else {})}
+        what = f"the comparison with TorchRec ({table})"
+        told = run_ranks(_RANK, [table, json.dumps(settings)], _NUM_RANKS, what=what)
         ratios = [theirs[0] / ours[0] for ours, theirs in zip(told["ours"], told["theirs"], strict=True)]
         figures.append(Measured(name=name, unit="x", samples=ratios))
         samples = workload[table]["batch"] * _NUM_RANKS
@@ -47,34 +42,3 @@ def torchrec_figures(workload: dict[str, Any], quick: bool) -> tuple[list[Measur
         }
     versions = {package: version_of(package) for package in _PACKAGES}
     return figures, {"torchrec": detail | {"versions": versions}}
-
-
-def _run_ranks(table: str, settings: dict[str, Any]) -> dict[str, Any]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(_NUM_RANKS)}
-    environ = os.environ | address | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "ett.trainer.bench.torchrec_rank", table, json.dumps(settings)]
-    with tempfile.TemporaryDirectory(prefix="ett-bench-") as folder:
-        outputs = [Path(folder, f"{rank}.txt") for rank in range(_NUM_RANKS)]
-        ranks = []
-        for rank, output in enumerate(outputs):
-            with output.open("w") as file:
-                own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                ranks.append(subprocess.Popen(command, env=environ | own, stdout=file, stderr=subprocess.STDOUT))
-        try:
-            codes = [process.wait(timeout=_LONGEST_S) for process in ranks]
-        finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
-        told = [output.read_text().splitlines() for output in outputs]
-    if any(codes):
-        last = next(lines[-1:] for lines, code in zip(told, codes, strict=True) if code)
-        raise ThresholdMissed(
-            f"the comparison with TorchRec ({table}) ended with {codes}: {' '.join(last)}",
-            expected="0, after equal losses",
-        )
-    result: dict[str, Any] = json.loads(next(line for line in reversed(told[0]) if line.startswith("{")))
-    return result
