@@ -30,7 +30,7 @@ from ett.trainer.loss_log import LossLog, read_losses
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
 from ett.trainer.pipeline.stage_clock import StageClock, write_trace
 from ett.trainer.progress import ProgressLines
-from ett.trainer.sparse.embedding_bag import EmbeddingBagCollection, EmbeddingBagConfig
+from ett.trainer.sparse.single_id_tables import SingleIdTable, SingleIdTables
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
 
 NUM_DENSE, NUM_TABLES = 13, 26
@@ -136,10 +136,10 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
 def build_model(config: TrainerConfig, collectives: Collectives, tiers: Tiers = IN_MEMORY) -> Dlrm:
     """Return the model of a recipe with its initial weights, the same dense ones on every rank."""
     tables = [
-        EmbeddingBagConfig(name=f"t_C{i}", embedding_dim=config.model.embedding_dim, feature_names=(f"C{i}",))
+        SingleIdTable(name=f"t_C{i}", embedding_dim=config.model.embedding_dim, feature_names=(f"C{i}",))
         for i in range(1, NUM_TABLES + 1)
     ]
-    embeddings = EmbeddingBagCollection(tables, config.sparse, collectives, seed=config.train.seed, tiers=tiers)
+    embeddings = SingleIdTables(tables, config.sparse, collectives, seed=config.train.seed, tiers=tiers)
     return Dlrm(config.model, embeddings, num_dense=NUM_DENSE, seed=config.train.seed)
 
 

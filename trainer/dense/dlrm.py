@@ -12,13 +12,13 @@ from ett.trainer.config import ModelConfig
 from ett.trainer.dense.interaction import interaction
 from ett.trainer.dense.mlp import draw_weights, mlp
 from ett.trainer.dense.seeded_dropout import SeededDropout
-from ett.trainer.sparse.embedding_bag import EmbeddingBagCollection
+from ett.trainer.sparse.single_id_tables import SingleIdTables
 
 
 class Dlrm(nn.Module):
     """Either of the two, as config.kind says: they differ in how the vectors are crossed."""
 
-    def __init__(self, config: ModelConfig, embeddings: EmbeddingBagCollection, *, num_dense: int, seed: int) -> None:
+    def __init__(self, config: ModelConfig, embeddings: SingleIdTables, *, num_dense: int, seed: int) -> None:
         """Every rank builds the same dense weights from the seed."""
         super().__init__()
         self.ebc = embeddings

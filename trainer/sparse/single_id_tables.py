@@ -1,4 +1,4 @@
-"""Tables of one model, with TorchRec's names: a table `t` has its weight at `embedding_bags.t.weight`."""
+"""The tables of a job by recipe, one id an example and table; `t` has its weight at `embedding_bags.t.weight`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BAGS = "embedding_bags"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EmbeddingBagConfig:
+class SingleIdTable:
     name: str
     embedding_dim: int
     num_embeddings: int = 0  # ids are in [0, num_embeddings); 0: any int64, and the table grows
@@ -36,7 +36,7 @@ class EmbeddingBagConfig:
             raise ConfigError(f"table {self.name}: num_embeddings is {self.num_embeddings}", expected="0 or more")
 
 
-class EmbeddingBagCollection(nn.Module):
+class SingleIdTables(nn.Module):
     """Row-sharded tables with bags of one id.
 
     The lookup stands outside autograd, so that pooling and updates can happen elsewhere: the caller makes a leaf of
@@ -45,7 +45,7 @@ class EmbeddingBagCollection(nn.Module):
 
     def __init__(
         self,
-        tables: Sequence[EmbeddingBagConfig],
+        tables: Sequence[SingleIdTable],
         config: SparseConfig,
         collectives: Collectives,
         *,
@@ -76,7 +76,7 @@ class EmbeddingBagCollection(nn.Module):
 
 
 def _shard(
-    table: EmbeddingBagConfig, config: SparseConfig, collectives: Collectives, seed: int, tiers: Tiers
+    table: SingleIdTable, config: SparseConfig, collectives: Collectives, seed: int, tiers: Tiers
 ) -> EmbeddingShard:
     name = f"{_BAGS}.{table.name}"
     return EmbeddingShard(
