@@ -136,7 +136,8 @@ def test_slices_of_all_ranks_in_turn_are_the_global_batches_and_even(given_input
     for parts in zip(*ranks, strict=True):
         sizes = [len(part) for part in parts]
         tolerance = 0 if given_input.order.lanes == 1 else min(2, sum(sizes) // world // 4)  # see lanes.py
-        assert max(sizes) - min(sizes) <= 1 + 2 * tolerance
+        # Both cuts of a slice may move, towards each other in one and apart in another.
+        assert max(sizes) - min(sizes) <= 1 + 4 * tolerance
 
 
 @few
