@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ett.errors import ConfigError
 from ett.trainer.jagged.segments import as_int64, check_lengths, check_offsets, lengths_of, offsets_of
+
+_SHOWN = 6  # rows of a tensor, and values of a row, that are printed
+
+
+def shown_rows(rows: Sequence[Tensor]) -> str:
+    """Return the first values of the first rows as text, and how many more there are."""
+    shown = [_shown(row[:_SHOWN].tolist(), len(row)) for row in rows[:_SHOWN]]
+    return _shown(shown, len(rows))
+
+
+def _shown(parts: Sequence[object], total: int) -> str:
+    more = [f"... {total - len(parts)} more"] if total > len(parts) else []
+    return f"[{', '.join([*map(str, parts), *more])}]"
 
 
 class JaggedParts:

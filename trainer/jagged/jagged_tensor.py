@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ett.trainer.jagged.jagged_parts import JaggedParts
+from ett.trainer.jagged.jagged_parts import JaggedParts, shown_rows
 from ett.trainer.jagged.segments import segment_of_values
 
 
@@ -84,7 +84,7 @@ class JaggedTensor(JaggedParts):
         return _unchecked(values, moved(self._weights), moved(self._lengths), moved(self._offsets))
 
     def __str__(self) -> str:
-        return f"JaggedTensor({[value.tolist() for value in self.to_dense()]})"
+        return f"JaggedTensor({shown_rows(self.to_dense())})"
 
     def _padded(self, rows: Tensor, desired_length: int | None, padding_value: float) -> Tensor:
         lengths, num_values = self.lengths(), rows.shape[0]

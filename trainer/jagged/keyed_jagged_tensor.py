@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ett.errors import ConfigError
-from ett.trainer.jagged.jagged_parts import JaggedParts
+from ett.trainer.jagged.jagged_parts import JaggedParts, shown_rows
 from ett.trainer.jagged.jagged_tensor import JaggedTensor, _unchecked
 from ett.trainer.jagged.segments import gather_segments
 
@@ -262,8 +262,8 @@ class KeyedJaggedTensor(JaggedParts):
             self._inverse_indices[1].record_stream(stream)
 
     def __str__(self) -> str:
-        rows = {key: [value.tolist() for value in part.to_dense()] for key, part in self.to_dict().items()}
-        return f"KeyedJaggedTensor({rows})"
+        rows = ", ".join(f"{key!r}: {shown_rows(part.to_dense())}" for key, part in self.to_dict().items())
+        return f"KeyedJaggedTensor({{{rows}}})"
 
     def _slice(self, begin: int, end: int) -> KeyedJaggedTensor:
         """Return the keys [begin, end), as views."""

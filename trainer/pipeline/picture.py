@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from ett.errors import NotFound, UsageError
+
 _WIDTH, _LEFT, _ROW, _BAR, _TOP = 1120, 70, 96, 34, 52
 # One colour a batch, in turn, so that the eye follows a batch through the threads.
 _COLOURS = ("#4269d0", "#e58b2c", "#3ca951", "#a463f2")
@@ -85,11 +87,25 @@ def _text(x: float, y: float, text: str, *, size: int, fill: str = "#222", weigh
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'
 
 
-def main(arguments: Sequence[str]) -> None:
-    trace = json.loads(Path(arguments[0]).read_text())
-    first, last = (int(a) for a in arguments[2:4]) if len(arguments) > 3 else (1, 4)
-    Path(arguments[1]).write_text(picture(trace, first, last))
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) not in (2, 4):
+        print(__doc__, file=sys.stderr)
+        return UsageError.exit_code
+    source, target = Path(arguments[0]), Path(arguments[1])
+    first, last = map(int, arguments[2:]) if len(arguments) == 4 else (1, 4)
+    try:
+        target.write_text(picture(json.loads(source.read_text()), first, last))
+    except (OSError, ValueError) as err:
+        error = NotFound(
+            f"no picture of batches {first} to {last} of {source}: {err}",
+            expected="the trace of a job that ran with train.trace_batches",
+            do="look for stages-rank0.json in the job's folder, under $ETT_HOME/jobs (default .ett/jobs)",
+        )
+        print(error.render(), file=sys.stderr)
+        return error.exit_code
+    print(f"{target}: batches {first} to {last} of {source}")
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -130,3 +130,11 @@ def test_more_values_than_32_bits_can_count_are_counted() -> None:
     kjt = KeyedJaggedTensor(["a", "b", "c"], values, lengths=torch.full((3,), 2**30, dtype=torch.int64))
     assert kjt.offset_per_key() == [0, 2**30, 2**31, 3 * 2**30]
     assert kjt["c"].values().shape == (2**30,)
+
+
+def test_a_large_batch_is_shown_by_its_first_rows() -> None:
+    small = KeyedJaggedTensor(["a", "b"], torch.arange(3), None, torch.tensor([2, 0, 0, 1]))
+    assert str(small) == "KeyedJaggedTensor({'a': [[0, 1], []], 'b': [[], [2]]})"
+    large = KeyedJaggedTensor(["a"], torch.arange(9000), None, torch.full((9,), 1000))
+    assert "[[0, 1, 2, 3, 4, 5, ... 994 more], " in str(large)
+    assert str(large).endswith(", ... 3 more]})")
