@@ -26,6 +26,7 @@ from ett.report_text import count
 from ett.ring_drain import drain_leftovers
 from ett.seams import SEAMS, load
 from ett.section import build_section
+from ett.shown_text import say
 from ett.stop_signals import StopSignals
 from ett.supervisor import JobSupervisor, Outcome, end_complete_job, recovery_config
 from ett.telemetry_agent import TelemetryAgent
@@ -427,4 +428,4 @@ def _enter(cwd: str) -> None:
 
 
 def _say(text: str) -> None:
-    click.echo(f"ett: {text}", err=True)
+    say(f"ett: {text}", err=True)

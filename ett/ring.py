@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ett.event_line import MAX_LINE_BYTES, NATIVE
+from ett.own_descriptor import OwnDescriptor
 
 MAGIC = b"ETTRING1"
 HEADER_BYTES = 4096
@@ -74,6 +75,7 @@ class Ring:
     def __init__(self, path: Path, fd: int) -> None:
         """Map what `fd` is open on; the ring owns it from now on. Raises: ValueError, OSError: it is no ring."""
         self.path, self.fd = path, fd
+        self.descriptor = OwnDescriptor(fd)
         size = os.fstat(fd).st_size
         if size < HEADER_BYTES:
             raise ValueError(f"{path} is no ring")
@@ -182,7 +184,7 @@ class Ring:
             self._appender.release()
         self.words.release()
         self._map.close()
-        os.close(self.fd)
+        self.descriptor.close()
 
 
 def read_waiting(path: Path) -> tuple[RingHeader, int, int, bytes] | None:

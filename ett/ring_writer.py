@@ -17,6 +17,7 @@ from typing import Any, Literal
 from ett.clock import Clock, LateClock, SystemClock
 from ett.event_line import MAX_FORMATS, LineEncoder
 from ett.event_log import ROTATE_BYTES, SYNC_KINDS, Writer
+from ett.own_descriptor import OwnDescriptor
 from ett.process_identity import ProcessIdentity
 from ett.ring import (
     CAPACITY_BYTES,
@@ -80,7 +81,7 @@ class RingWriter:
             self._stuck_at
         ) = -1  # where the drain was when it was woken, and when it was waited for in vain
         # For reading, too: a pipe without a reader would raise SIGPIPE here once the supervisor is gone.
-        self._wake_fd = os.open(rings / WAKE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._waker = OwnDescriptor(os.open(rings / WAKE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
         # Of each kind of record that was seen: its native form, or None where Python has to write it.
         self._forms: dict[tuple[str, ...], Any] = {}
         # Threads for which the clock shows another time than the system's; None: it is some other clock.
@@ -88,7 +89,7 @@ class RingWriter:
         try:
             self._ring = self._new_ring()
         except OSError:
-            os.close(self._wake_fd)
+            self._waker.close()
             raise
         self._appender = self._new_appender()
 
@@ -126,14 +127,14 @@ class RingWriter:
                 self._is_closed, self._appender = True, None
                 self._let_go(self._ring)
                 self._wake()
-                os.close(self._wake_fd)
+                self._waker.close()
 
     def abandon(self) -> None:
         """Let go of the ring in a process that was forked: the lock on it must end with the writer's own process."""
         if not self._is_closed:
             self._is_closed, self._appender = True, None
-            os.close(self._ring.fd)
-            os.close(self._wake_fd)
+            self._ring.descriptor.close()
+            self._waker.close()
 
     def _learn(self, ev: str, fields: Mapping[str, Any]) -> None:
         if len(self._forms) < MAX_FORMATS:
@@ -258,4 +259,5 @@ class RingWriter:
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # a full pipe wakes it just as well
-            os.write(self._wake_fd, b"w")
+            if self._waker.is_ours:
+                os.write(self._waker.fd, b"w")

@@ -41,6 +41,7 @@ from ett.restart import AttemptFacts, RecoverySettings, RestartDecision, Restart
 from ett.ring_drain import RingDrain
 from ett.seams import SEAMS, load
 from ett.section import build_section
+from ett.shown_text import shown
 from ett.stop_signals import StopSignals
 from ett.worker_sessions import GuardianPipe, end_old_workers
 from ett.world import Places, World
@@ -355,7 +356,7 @@ class JobSupervisor:
     def say(self, text: str) -> None:
         # Whoever read our output may be gone (`ett launch … | head`); the job goes on.
         with contextlib.suppress(OSError):
-            sys.stderr.write(f"ett: {text}\n")
+            sys.stderr.write(f"ett: {shown(text)}\n")
             sys.stderr.flush()
 
     @property

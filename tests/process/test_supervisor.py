@@ -258,3 +258,11 @@ def test_a_fault_that_never_fired_is_said_at_the_end(job: LaunchedJob) -> None:
     assert [line for line in job.err.splitlines() if "never fired" in line] == [
         "ett: chaos: kill:rank=0,step=9 never fired (the job ended at step 5)"
     ]
+
+
+def test_what_a_program_says_steers_no_terminal_in_the_supervisors_own_lines(job: LaunchedJob) -> None:
+    program = r"import sys; sys.exit('ValueError: \x1b]0;owned\x07\x1b[2J bad')"
+    assert job.run("--max-restarts", "1", "--", sys.executable, "-c", program) == 121
+    ours = [line for line in job.err.splitlines() if line.startswith(("ett:", "error["))]
+    assert any("restart 1 of 1" in line for line in ours)
+    assert all(line.isprintable() for line in ours)

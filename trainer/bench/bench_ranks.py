@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ett import worker as ett_worker
 from ett.errors import ThresholdMissed
 
 _LONGEST_S = 900.0  # of all ranks; each takes about one minute
@@ -32,7 +33,9 @@ def run_ranks(module: str, arguments: list[str], num_ranks: int, *, what: str) -
         for rank, output in enumerate(outputs):
             with output.open("w") as file:
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                command = [sys.executable, "-m", module, *arguments]
+                # As workers of a job, for the kernel ends them when this process is gone.
+                worker = [sys.executable, "-I", "-S", ett_worker.__file__, str(os.getpid())]
+                command = [*worker, sys.executable, "-m", module, *arguments]
                 ranks.append(subprocess.Popen(command, env=environ | own, stdout=file, stderr=subprocess.STDOUT))
         try:
             codes = [process.wait(timeout=_LONGEST_S) for process in ranks]
