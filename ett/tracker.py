@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -287,8 +288,10 @@ class Run:
 
     def close(self) -> None:
         if self._writer is not None:
-            if self._writer.dropped:
+            if lost := self._writer.dropped:
                 self.heartbeat()
+                if self._writer.dropped > lost:  # the log cannot even say so
+                    _say_lost(lost, self.rank)
             self._writer.close()
             self._writer = None
 
@@ -438,6 +441,11 @@ def _forget_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def _say_lost(count: int, rank: int) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no stderr, or one that is closed or full
+        sys.stderr.write(f"ett: {count} records of rank {rank} could not be written: its time will look untracked\n")
 
 
 def _open_writer(identity: RunIdentity, clock: Clock) -> EventWriter | RingWriter | None:

@@ -266,3 +266,13 @@ def test_what_a_program_says_steers_no_terminal_in_the_supervisors_own_lines(job
     ours = [line for line in job.err.splitlines() if line.startswith(("ett:", "error["))]
     assert any("restart 1 of 1" in line for line in ours)
     assert all(line.isprintable() for line in ours)
+
+
+def test_records_that_nothing_can_take_are_said(job: LaunchedJob) -> None:
+    """With files of at most 4 KiB there is neither a ring nor a log; the program itself goes on."""
+    (job.folder / "small.py").write_text(
+        "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\nimport ett\nrun = ett.init()\n"
+        "for step in range(200):\n    with run.step(samples=1):\n        pass\n"
+    )
+    assert job.run("--hooks", "none", "small.py") == 0
+    assert "records of rank 0 could not be written: its time will look untracked" in job.err
