@@ -19,15 +19,16 @@ _GLOO_THREAD = "gloo_tcp_loop"
 
 
 def leave_process_group() -> None:
-    """Destroy every process group, and close the connections of those of gloo.
+    """Destroy every process group, if the program did not yet, and close the connections of those of gloo.
 
     Raises: Conflict: something still holds a gloo group, so its connections stay open.
     """
     dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized():
+    if dist is None or not dist.is_available():
         return
-    _take_from_defaults(dist.group.WORLD)
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _take_from_defaults(dist.ProcessGroup)
     gc.collect()
     if has_gloo_connections():
         raise Conflict(
@@ -50,15 +51,16 @@ def _thread_name(thread: Path) -> str:
         return ""
 
 
-def _take_from_defaults(group: Any) -> None:
-    """Let the defaults of torch's own functions name the newest group (None) instead of this one.
+def _take_from_defaults(group_class: type[Any]) -> None:
+    """Let the defaults of torch's own functions name the newest group (None) instead of a destroyed one.
 
     torch.distributed.nn.functional among others takes the group of the moment in which it is imported, be it by an
     optimizer that imports torch.compile, as a default of ten functions, and so never lets go of it.
     """
     for function in _functions_of_torch():
-        if any(value is group for value in function.__defaults__ or ()):
-            function.__defaults__ = tuple(None if v is group else v for v in function.__defaults__ or ())
+        if any(isinstance(value, group_class) for value in function.__defaults__ or ()):
+            kept = tuple(None if isinstance(v, group_class) else v for v in function.__defaults__ or ())
+            function.__defaults__ = kept
 
 
 def _functions_of_torch() -> Iterator[FunctionType]:

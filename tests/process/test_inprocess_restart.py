@@ -62,6 +62,21 @@ def test_whichever_of_three_ranks_is_lost_the_two_others_come_back_at_once(
     assert steps[0] - fault.mono_ns < 30 * NS
 
 
+def test_a_script_that_destroys_its_group_itself_comes_back_at_once(job: LaunchedJob, undisturbed: set[str]) -> None:
+    """The defaults of torch's functions hold the group all the same."""
+    script = job.folder / "destroys.py"
+    body = Path(OUTLIVES).read_text().replace("def train() -> None:\n", "def train() -> None:\n" + _TRIES, 1)
+    script.write_text(body.replace("    dist.destroy_process_group()\n\n\ntrain()", _DESTROYS))
+    flags = ("--nproc", "3", "--max-restarts", "2", "--restart", "inprocess", "--chaos", "kill:rank=0,step=11")
+    assert job.run(*flags, "destroys.py") == 0, job.err
+    assert weights(job) == undisturbed
+    assert [end["reason"] for end in job.ends()] == ["completed"]
+
+
+_TRIES = "    try:\n        body()\n    finally:\n        dist.destroy_process_group()\n\n\ndef body() -> None:\n"
+_DESTROYS = "\n\ntrain()"
+
+
 def test_a_group_that_the_script_holds_ends_the_attempt_at_once(job: LaunchedJob) -> None:
     script = job.folder / "holds.py"
     made = '        dist.init_process_group("gloo")\n'
