@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ett.clock import Clock, SystemClock, boot_id
-from ett.event_line import LineEncoder, encode_line  # noqa: F401 - tests of other branches import it from here
+from ett.event_line import LineEncoder
+from ett.own_descriptor import OwnDescriptor
 
 SCHEMA_VERSION = 1
 ROTATE_BYTES = 64 << 20
@@ -92,7 +93,7 @@ class EventWriter:
         self._writer = Writer.here(source, common)
         self._encoder = LineEncoder(self._writer.common)
         self._lock = threading.RLock()
-        self._fd: int | None = None
+        self._file: OwnDescriptor | None = None
         self._failed_open_ns: int | None = None
         self._file_number = self._seq = self._file_bytes = 0
         self._is_torn = self._is_closed = False
@@ -141,23 +142,24 @@ class EventWriter:
         return True
 
     def _open_file(self) -> int | None:
-        if self._fd is not None or self._is_closed:
-            return self._fd
+        if self._file is not None or self._is_closed:
+            return self._file.fd if self._file is not None and self._file.is_ours else None
         now_ns = self._clock.mono_ns()
         if self._failed_open_ns is not None and now_ns - self._failed_open_ns < REOPEN_INTERVAL_NS:
             return None
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._fd, _ = open_fresh(self._folder, self._writer.file_stem(self._file_number), os.O_APPEND)
-            self._failed_open_ns = None
+            fd, _ = open_fresh(self._folder, self._writer.file_stem(self._file_number), os.O_APPEND)
         except OSError:
             self._failed_open_ns = now_ns
-        return self._fd
+            return None
+        self._failed_open_ns, self._file = None, OwnDescriptor(fd)
+        return fd
 
     def _close_file(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _sync(self, fd: int) -> None:
         if self._wait_s is None:

@@ -17,7 +17,7 @@ from ett import log_columns
 from ett.accounting import JobAccount, account, account_view
 from ett.bench_log import BenchJob, load_workload
 from ett.column_view import ColumnView, SweepEffort
-from ett.event_log import encode_line
+from ett.event_line import encode_line
 from ett.event_reader import EventLog, folder_files, merge, parse_file, read_files
 from ett.figures import FIGURES
 from ett.job_window import AccountingPolicy

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ett.event_line import MAX_LINE_BYTES, encode_line
 from ett.event_log import EventWriter
 from ett.event_reader import parse_file
+from ett.own_descriptor import OwnDescriptor
 
 COMMON = {"v": 1, "job": "j", "src": "r0", "ev": "note", "seq": 0, "wall_ns": 2, "mono_ns": 1}
 JSON_VALUES = st.recursive(
@@ -104,7 +105,9 @@ def test_a_full_file_is_followed_by_another_that_counts_from_zero(tmp_path: Path
 def test_a_device_that_is_full_costs_records_and_nothing_else(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path, "r0", {"job": "j"})
     assert writer.emit("note")
-    os.dup2(os.open("/dev/full", os.O_WRONLY), writer._fd or -1)
+    assert writer._file is not None
+    os.dup2(os.open("/dev/full", os.O_WRONLY), writer._file.fd)
+    writer._file = OwnDescriptor(writer._file.fd)
     assert [writer.emit("ckpt_commit", cursor=1) for _ in range(3)] == [False] * 3
     assert writer.dropped == 3
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ett.event_log import EventWriter
 from ett.own_descriptor import OwnDescriptor
 from ett.ring import Ring, RingHeader
 
@@ -51,3 +52,24 @@ def test_a_ring_leaves_a_programs_file_open(tmp_path: Path) -> None:
     ring.close()
     os.write(theirs, b"kept")
     os.close(theirs)
+
+
+def test_no_record_is_written_into_a_programs_file(tmp_path: Path) -> None:
+    writer = EventWriter(tmp_path / "events", "r0", {"job": "j"})
+    assert writer.emit("note", n=1)
+    (log,) = (tmp_path / "events").iterdir()
+    number = next(int(fd) for fd in os.listdir("/proc/self/fd") if _target(fd) == str(log))
+    theirs = taken_over(number, tmp_path / "theirs")
+    assert not writer.emit("note", n=2)
+    assert writer.dropped == 1
+    writer.close()
+    os.write(theirs, b"kept")
+    os.close(theirs)
+    assert (tmp_path / "theirs").read_bytes() == b"kept"
+
+
+def _target(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
