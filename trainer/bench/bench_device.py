@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -129,7 +130,7 @@ class _Dense(nn.Module):
         return logits
 
 
-class _Side:
+class _Side(ABC):
     """A model that trains: rows, and the same dense part with torch's fused Adam."""
 
     def __init__(self, workload: dict[str, Any]) -> None:
@@ -148,8 +149,9 @@ class _Side:
             self.step()
         self.end()
 
+    @abstractmethod
     def pooled(self, ids_FB: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Return float32 [B, F, D]."""
 
     def zero_grad(self) -> None:
         self.adam.zero_grad()
@@ -158,7 +160,8 @@ class _Side:
         self.adam.step()
 
     def end(self) -> None:
-        """Raise what was wrong with a batch."""
+        """Raise what was wrong with a batch; the peer finds nothing."""
+        return
 
 
 class _Ours(_Side):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ett.errors import ConfigError
 from ett.trainer.data.batch_stream import BatchStream
 from ett.trainer.data.columns import Column, Columns
 from ett.trainer.data.config import DataConfig
@@ -57,15 +56,7 @@ class CriteoReader(BatchStream[Batch]):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"train.batch_size is {batch_size}", expected="at least 1")
-        order = Order(
-            seed=seed,
-            window_rows=config.window_rows,
-            lanes=config.lanes,
-            shuffle=config.shuffle,
-            heldout_share=config.heldout_share,
-        )
+        order = Order.of(config, seed)
         source = DataSource(
             criteo_rows(path), order, batch_size=batch_size, epochs=epochs, max_bad_rows=config.max_bad_lines
         )

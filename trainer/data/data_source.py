@@ -14,12 +14,12 @@ from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ett.errors import DataError
+from ett.errors import ConfigError, DataError
 from ett.trainer.data.columns import Columns, join_rows
 from ett.trainer.data.lanes import GlobalBatch, Group, merged_positions
 from ett.trainer.data.order import is_held_out, shuffled
@@ -28,6 +28,17 @@ from ett.trainer.data.row_source import Rows, RowSource, W
 
 _ROWS_NAMED = 10  # skipped rows of one window that are logged one by one
 _log = logging.getLogger(__name__)
+
+
+class OrderSettings(Protocol):
+    @property
+    def window_rows(self) -> int: ...
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def shuffle(self) -> bool: ...
+    @property
+    def heldout_share(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +50,17 @@ class Order:
     lanes: int = 1
     shuffle: bool = True
     heldout_share: float = 0.0
+
+    @staticmethod
+    def of(settings: OrderSettings, seed: int) -> Order:
+        """Return the order that a recipe's section names."""
+        return Order(
+            seed=seed,
+            window_rows=settings.window_rows,
+            lanes=settings.lanes,
+            shuffle=settings.shuffle,
+            heldout_share=settings.heldout_share,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +87,8 @@ class DataSource(Generic[W]):
     def __init__(
         self, rows: RowSource[W], order: Order, *, batch_size: int, epochs: int = 1, max_bad_rows: int = 0
     ) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"train.batch_size is {batch_size}", expected="at least 1")
         self._rows, self.order = rows, order
         self._batch_size, self._epochs, self._max_bad_rows = batch_size, epochs, max_bad_rows
         self.files, self.columns = rows.files, rows.columns

@@ -94,16 +94,8 @@ class SequenceReader(BatchStream[SequenceBatch]):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"train.batch_size is {batch_size}", expected="at least 1")
         self._config = config
-        order = Order(
-            seed=seed,
-            window_rows=config.window_rows,
-            lanes=config.lanes,
-            shuffle=config.shuffle,
-            heldout_share=config.heldout_share,
-        )
+        order = Order.of(config, seed)
         source: DataSource[ParquetWindow]
         source = DataSource(_rows(config, path), order, batch_size=batch_size, epochs=epochs)
         super().__init__(
