@@ -24,13 +24,14 @@ from ett.trainer.data.config import DataConfig
 from ett.trainer.data.criteo import CriteoReader
 from ett.trainer.data.generated_file import ensure_generated
 from ett.trainer.dense.dlrm import Dlrm
+from ett.trainer.embedding.single_id_tables import SingleIdTables
+from ett.trainer.embedding.table_config import EmbeddingBagConfig
 from ett.trainer.evaluation import held_out_score
 from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
 from ett.trainer.loss_log import LossLog, read_losses
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
 from ett.trainer.pipeline.stage_clock import StageClock, write_trace
 from ett.trainer.progress import ProgressLines
-from ett.trainer.sparse.single_id_tables import SingleIdTable, SingleIdTables
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
 
 NUM_DENSE, NUM_TABLES = 13, 26
@@ -136,7 +137,7 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
 def build_model(config: TrainerConfig, collectives: Collectives, tiers: Tiers = IN_MEMORY) -> Dlrm:
     """Return the model of a recipe with its initial weights, the same dense ones on every rank."""
     tables = [
-        SingleIdTable(name=f"t_C{i}", embedding_dim=config.model.embedding_dim, feature_names=(f"C{i}",))
+        EmbeddingBagConfig(0, config.model.embedding_dim, f"t_C{i}", feature_names=[f"C{i}"])
         for i in range(1, NUM_TABLES + 1)
     ]
     embeddings = SingleIdTables(tables, config.sparse, collectives, seed=config.train.seed, tiers=tiers)

@@ -17,13 +17,14 @@ from ett.trainer.dense.gradient_buckets import GradientBuckets
 from ett.trainer.dense.interaction import LowRankCross
 from ett.trainer.dense.schedule import learning_rate_factor
 from ett.trainer.dense.seeded_dropout import SeededDropout
-from ett.trainer.sparse.single_id_tables import SingleIdTable, SingleIdTables
+from ett.trainer.embedding.single_id_tables import SingleIdTables
+from ett.trainer.embedding.table_config import EmbeddingBagConfig
 
 TABLES, DIM, DENSE = 4, 6, 3
 
 
 def make_model(seed: int = 1, dropout: float = 0.0, **kind: Any) -> Dlrm:
-    tables = [SingleIdTable(name=f"t{i}", embedding_dim=DIM) for i in range(TABLES)]
+    tables = [EmbeddingBagConfig(0, name=f"t{i}", embedding_dim=DIM) for i in range(TABLES)]
     embeddings = SingleIdTables(tables, SparseConfig(), LocalCollectives(), seed=seed)
     config = ModelConfig(embedding_dim=DIM, bottom_mlp=(8,), top_mlp=(9, 5), dropout=dropout, **kind)
     return Dlrm(config, embeddings, num_dense=DENSE, seed=seed)

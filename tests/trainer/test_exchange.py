@@ -12,15 +12,16 @@ from torch import Tensor
 
 from ett.checkpoint.table import TableRows
 from ett.trainer.config import SparseConfig
+from ett.trainer.embedding.single_id_tables import SingleIdTables
+from ett.trainer.embedding.table_config import EmbeddingBagConfig
 from ett.trainer.sparse.hashing import RowInit
-from ett.trainer.sparse.single_id_tables import SingleIdTable, SingleIdTables
 
 TABLES, DIM, BATCH, LR = 5, 4, 24, 0.5
 Run = Callable[[int, Callable[[Any], Any]], list[Any]]
 
 
 def collection(collectives: Any) -> SingleIdTables:
-    tables = [SingleIdTable(name=f"t{i}", embedding_dim=DIM) for i in range(TABLES)]
+    tables = [EmbeddingBagConfig(0, name=f"t{i}", embedding_dim=DIM) for i in range(TABLES)]
     return SingleIdTables(tables, SparseConfig(optimizer="sgd", init_scale=0.5), collectives, seed=1)
 
 

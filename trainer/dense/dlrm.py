@@ -12,7 +12,7 @@ from ett.trainer.config import ModelConfig
 from ett.trainer.dense.interaction import interaction
 from ett.trainer.dense.mlp import draw_weights, mlp
 from ett.trainer.dense.seeded_dropout import SeededDropout
-from ett.trainer.sparse.single_id_tables import SingleIdTables
+from ett.trainer.embedding.single_id_tables import SingleIdTables
 
 
 class Dlrm(nn.Module):

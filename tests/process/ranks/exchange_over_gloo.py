@@ -11,14 +11,15 @@ import torch.distributed as dist
 
 from ett.trainer.comm.collectives import Collectives, GroupCollectives, LocalCollectives
 from ett.trainer.config import SparseConfig
-from ett.trainer.sparse.single_id_tables import SingleIdTable, SingleIdTables
+from ett.trainer.embedding.single_id_tables import SingleIdTables
+from ett.trainer.embedding.table_config import EmbeddingBagConfig
 
 TABLES, DIM, BATCH = 3, 4, 20
 
 
 def train_tables(collectives: Collectives) -> list[np.ndarray]:
     """Return ids and weights of every table; integer gradients, so that no order of sums changes a bit."""
-    tables = [SingleIdTable(name=f"t{i}", embedding_dim=DIM) for i in range(TABLES)]
+    tables = [EmbeddingBagConfig(0, name=f"t{i}", embedding_dim=DIM) for i in range(TABLES)]
     ebc = SingleIdTables(tables, SparseConfig(optimizer="adagrad"), collectives, seed=1)
     rng = np.random.default_rng(7)
     for _ in range(5):

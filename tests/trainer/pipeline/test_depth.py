@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from ett.errors import DataError
 from ett.trainer.comm.collectives import LocalCollectives
 from ett.trainer.config import DenseConfig, ModelConfig, SparseConfig, TrainConfig, TrainerConfig
+from ett.trainer.embedding.single_id_tables import SingleIdTables
+from ett.trainer.embedding.table_config import EmbeddingBagConfig
 from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
 from ett.trainer.pipeline.stage_clock import StageClock, StageRun, write_trace
-from ett.trainer.sparse.single_id_tables import SingleIdTable, SingleIdTables
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
 from ett.trainer.worker import build_model
 
@@ -177,7 +178,7 @@ def test_any_order_of_announcing_and_training_reads_what_was_written_before(
     moves: list[bool], seed: int, depth: int
 ) -> None:
     """One rank, stepped by hand: True announces the next batch, False trains on the oldest."""
-    tables = [SingleIdTable(name=f"t{i}", embedding_dim=2) for i in range(3)]
+    tables = [EmbeddingBagConfig(0, name=f"t{i}", embedding_dim=2) for i in range(3)]
     config = replace(CONFIG.sparse, optimizer="adagrad", init_scale=0.5)
     one, other = (SingleIdTables(tables, config, LocalCollectives(), seed=1) for _ in range(2))
     rng, announced = np.random.default_rng(seed), []

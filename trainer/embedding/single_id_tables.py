@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from ett.errors import ConfigError
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.config import SparseConfig
+from ett.trainer.embedding.table_config import EmbeddingBagConfig
 from ett.trainer.sparse.embedding_shard import EmbeddingShard
 from ett.trainer.sparse.exchange import Lookup, RowExchange
 from ett.trainer.sparse.hashing import Ids, RowInit
@@ -18,22 +18,6 @@ from ett.trainer.sparse.row_rules import row_rules
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, Tiers
 
 _BAGS = "embedding_bags"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SingleIdTable:
-    name: str
-    embedding_dim: int
-    num_embeddings: int = 0  # ids are in [0, num_embeddings); 0: any int64, and the table grows
-    feature_names: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.name or "." in self.name:
-            raise ConfigError(f"the name of a table is {self.name!r}", expected="a name without '.'")
-        if self.embedding_dim < 1:
-            raise ConfigError(f"table {self.name}: embedding_dim is {self.embedding_dim}", expected="at least 1")
-        if self.num_embeddings < 0:
-            raise ConfigError(f"table {self.name}: num_embeddings is {self.num_embeddings}", expected="0 or more")
 
 
 class SingleIdTables(nn.Module):
@@ -45,7 +29,7 @@ class SingleIdTables(nn.Module):
 
     def __init__(
         self,
-        tables: Sequence[SingleIdTable],
+        tables: Sequence[EmbeddingBagConfig],
         config: SparseConfig,
         collectives: Collectives,
         *,
@@ -76,7 +60,7 @@ class SingleIdTables(nn.Module):
 
 
 def _shard(
-    table: SingleIdTable, config: SparseConfig, collectives: Collectives, seed: int, tiers: Tiers
+    table: EmbeddingBagConfig, config: SparseConfig, collectives: Collectives, seed: int, tiers: Tiers
 ) -> EmbeddingShard:
     name = f"{_BAGS}.{table.name}"
     return EmbeddingShard(
