@@ -14,7 +14,6 @@ from ett.trainer.sparse.row_ledger import RowLedger
 from ett.trainer.sparse.row_optimizer import RowOptimizer
 from ett.trainer.sparse.row_rules import UNBOUNDED, RowRules
 from ett.trainer.sparse.sightings import Sightings
-from ett.trainer.sparse.tiers.table_storage import Hold
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, Tiers
 
 
@@ -87,11 +86,6 @@ class EmbeddingShard(nn.Module):
         unknown = np.flatnonzero(~self._storage.read(ids, out))
         if len(unknown):
             out[torch.from_numpy(unknown)] = self._initial(ids[unknown])
-
-    def hold(self, ids: Ids, out: Tensor) -> HeldRows:
-        """Read ahead of the batch's turn, and keep the rows near until `release`. Arguments and errors as of `read`."""
-        self._check_range(ids)
-        return HeldRows(self, self._storage.hold(ids), ids, out)
 
     def update(self, ids: Ids, grads: Tensor, learning_rate: float) -> None:
         """Take one optimizer step with the summed gradients of ids: int64 [N] unique and owned, float32 [N, dim].
@@ -198,23 +192,3 @@ class EmbeddingShard(nn.Module):
                 expected=f"ids in [0, {self.num_rows})",
                 do="raise num_embeddings, or set it to 0 for a table that grows",
             )
-
-
-class HeldRows:
-    """Rows read ahead. Updates since then are missed by `out` until `refresh`, which the batch calls at its turn."""
-
-    def __init__(self, shard: EmbeddingShard, hold: Hold, ids: Ids, out: Tensor) -> None:
-        self._shard, self._hold, self._ids, self._out = shard, hold, ids, out
-        shard.read(ids, out)
-
-    def refresh(self) -> int:
-        """Read again what may have changed; return how many rows that was."""
-        stale = self._hold.stale()
-        rows = torch.empty(int(stale.sum()), self._shard.dim)
-        self._shard.read(self._ids[stale], rows)
-        self._out[torch.from_numpy(stale)] = rows
-        return len(rows)
-
-    def release(self) -> None:
-        """Let the rows go; once."""
-        self._hold.release()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,18 @@ import torch
 from flat_table import FlatTable
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from tier_stores import OpenStore, cached, host, ssd
 
 from ett.trainer.config import SparseConfig
-from ett.trainer.sparse.embedding_shard import EmbeddingShard, HeldRows
+from ett.trainer.sparse.embedding_shard import EmbeddingShard
 from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import row_optimizer
 from ett.trainer.sparse.row_rules import RowRules
 from ett.trainer.sparse.tiers.table_storage import HostStorage, TableStorage, tiered_storage
 
-DIM, BATCH, IN_FLIGHT, LR = 3, 5, 2, 0.1
+DIM, BATCH, LR = 3, 5, 0.1
 UNIVERSE = [-(2**63), -5, *range(30), 2**63 - 1]
-LEAST = BATCH * (IN_FLIGHT + 1)  # rows that may be in use at once
 batches = st.lists(st.sampled_from(UNIVERSE), max_size=BATCH, unique=True).map(sorted)
 RULES = [
     RowRules(),
@@ -51,15 +49,8 @@ class Layout:
             return HostStorage(dim, states)
         lower: OpenStore = host if self._name == "host" else ssd(self._folder)
         if self._name.startswith("cache"):
-            lower = cached(lower, LEAST + 3)
-        return tiered_storage(table, dim, states, lower, cache_rows=LEAST, state_cache_rows=BATCH)
-
-
-@dataclass
-class InFlight:
-    ids: list[int]
-    out: torch.Tensor
-    held: HeldRows
+            lower = cached(lower, BATCH + 3)
+        return tiered_storage(table, dim, states, lower, cache_rows=BATCH, state_cache_rows=BATCH)
 
 
 class TableMachine(RuleBasedStateMachine):
@@ -72,7 +63,6 @@ class TableMachine(RuleBasedStateMachine):
         self.optimizer = row_optimizer(SparseConfig(optimizer=optimizer))
         self.init = RowInit("t", seed=1, dim=DIM, scale=0.5)
         self.flat = FlatTable(self.init, self.optimizer, DIM, rules)
-        self.in_flight: list[InFlight] = []
         self.shard = self.make(layout)
         self.draws = torch.Generator().manual_seed(3)
 
@@ -91,21 +81,6 @@ class TableMachine(RuleBasedStateMachine):
         out = torch.full((len(ids), DIM), float("nan"))
         self.shard.read(np.array(ids, np.int64), out)
         assert torch.equal(out, self.flat.read(ids))
-
-    @precondition(lambda self: len(self.in_flight) < IN_FLIGHT)
-    @rule(ids=batches)
-    def prefetch(self, ids: list[int]) -> None:
-        out = torch.full((len(ids), DIM), float("nan"))
-        self.in_flight.append(InFlight(ids, out, self.shard.hold(np.array(ids, np.int64), out)))
-
-    @precondition(lambda self: self.in_flight)
-    @rule()
-    def take_the_next_batch(self) -> None:
-        batch = self.in_flight.pop(0)
-        batch.held.refresh()
-        assert torch.equal(batch.out, self.flat.read(batch.ids))
-        self.train(batch.ids)
-        batch.held.release()
 
     @rule(ids=batches)
     def train(self, ids: list[int]) -> None:
@@ -130,7 +105,6 @@ class TableMachine(RuleBasedStateMachine):
             seen = self.shard.sightings.export_rows()
             assert dict(zip(seen.ids.tolist(), seen.weights.flatten().tolist(), strict=True)) == self.flat.seen
 
-    @precondition(lambda self: not self.in_flight)
     @rule(layout=st.sampled_from(LAYOUTS))
     def restore_into_another_layout(self, layout: str) -> None:
         before, self.shard = self.shard, self.make(layout)

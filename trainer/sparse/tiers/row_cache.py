@@ -32,10 +32,7 @@ class Pinned:
 
 
 class RowCache:
-    """A `RowStore` over another one; `pin` reaches its rows without a copy.
-
-    `versions` changes with every change of a slot's row, so that a copy taken ahead is known to be stale.
-    """
+    """A `RowStore` over another one; `pin` reaches its rows without a copy."""
 
     def __init__(self, table: str, layout: RowLayout, lower: RowStore, capacity: int, setting: str) -> None:
         """Hold up to `capacity` rows. Args: setting: what sizes it, for errors."""
@@ -87,7 +84,7 @@ class RowCache:
         """Give the slots back. Args: changed: the caller has written to all of them."""
         slots = pinned.slots[pinned.slots >= 0]
         if changed:
-            self._changed(slots)
+            self._is_dirty[slots] = True
         self._pins[slots] -= 1
         # A row that was to be made and was not, or was freed meanwhile.
         unborn = slots[(self._pins[slots] == 0) & ~self._is_below[slots] & ~self._is_dirty[slots]]
@@ -103,13 +100,6 @@ class RowCache:
             is_done = True
         finally:
             self.unpin(held, changed=create and is_done)
-
-    def versions(self, ids: Ids) -> Ids:
-        """Return a number for each row in a slot that no other state of the row has had, 0 where it is in none."""
-        slots = self._index.find(ids)
-        versions = self._versions[slots]
-        versions[slots < 0] = 0
-        return versions
 
     def read(self, ids: Ids, out: Bytes) -> Mask:
         """See `RowStore.read`; rows come to the cache where they fit, and pass it by where they do not."""
@@ -155,7 +145,6 @@ class RowCache:
         slots = self._index.find(ids)
         slots = slots[slots >= 0]
         self._is_below[slots] = self._is_dirty[slots] = False
-        self._versions[slots] = self._next_versions(len(slots))
         self._index.erase(self._ids[slots[self._pins[slots] == 0]])
 
     def contains(self, ids: Ids) -> Mask:
@@ -187,10 +176,9 @@ class RowCache:
         self._ids = np.zeros(self.capacity, np.int64)  # by slot, as all below
         self._pins = np.zeros(self.capacity, np.int64)
         self._last_used = np.zeros(self.capacity, np.int64)
-        self._versions = np.zeros(self.capacity, np.int64)
         self._is_dirty = np.zeros(self.capacity, np.bool_)
         self._is_below = np.zeros(self.capacity, np.bool_)  # the lower tier has a row of that id, maybe an older one
-        self._clock = self._version = 0
+        self._clock = 0
 
     def _num_pinned(self) -> int:
         return int((self._pins > 0).sum())
@@ -211,7 +199,6 @@ class RowCache:
         taken = slots[wanted]
         self._ids[taken], self._pins[taken] = ids[wanted], 1
         self._is_dirty[taken], self._is_below[taken] = False, is_below[wanted]
-        self._versions[taken] = self._next_versions(len(taken))
         return slots
 
     def _make_room(self, num_rows: int, num_wanted: int) -> None:
@@ -240,12 +227,3 @@ class RowCache:
         self._lower.write(self._ids[slots], self.layout.pack({name: rows[at] for name, rows in self.columns.items()}))
         self._is_dirty[slots] = False
         self._is_below[slots] = True
-
-    def _changed(self, slots: Ids) -> None:
-        self._is_dirty[slots] = True
-        self._versions[slots] = self._next_versions(len(slots))
-
-    def _next_versions(self, count: int) -> Ids:
-        first = self._version + 1
-        self._version += count
-        return np.arange(first, first + count)

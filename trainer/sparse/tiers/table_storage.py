@@ -39,15 +39,6 @@ class OpenRows:
     state_slots: Tensor
 
 
-class Hold(Protocol):
-    """Weights that stay where they are until `release`; others may still update, or evict, their rows."""
-
-    def stale(self) -> Mask:
-        """Return which rows may be other ones than when they were held."""
-
-    def release(self) -> None: ...
-
-
 class TableStorage(Protocol):
     """Ids of one call are distinct."""
 
@@ -66,9 +57,6 @@ class TableStorage(Protocol):
 
         Where the body raises, rows that it did not write to are as before, and new ones are none.
         """
-
-    def hold(self, ids: Ids) -> Hold:
-        """Fetch weights and keep them near; rows that do not exist are not made."""
 
     def export(self, ids: Ids) -> tuple[Tensor, Columns]:
         """Return weights and states of rows that exist."""
@@ -123,9 +111,6 @@ class HostStorage:
         finally:
             if not is_done:
                 self.free(ids[new])
-
-    def hold(self, ids: Ids) -> Hold:
-        return _HeldInMemory(len(ids))
 
     def export(self, ids: Ids) -> tuple[Tensor, Columns]:
         slots = torch.from_numpy(self._index.find(ids))
@@ -202,9 +187,6 @@ class TieredStorage:
                 column[at_new] = 0
             yield OpenRows(self._weights.columns[WEIGHT], slots, columns, torch.from_numpy(states.slots))
 
-    def hold(self, ids: Ids) -> Hold:
-        return _HeldInCache(self._weights, ids)
-
     def export(self, ids: Ids) -> tuple[Tensor, Columns]:
         columns: Columns = {}
         for cache in self._caches:
@@ -266,29 +248,3 @@ def tiered_storage(
     layout = RowLayout(states)
     below = lower("states", layout.row_bytes)
     return TieredStorage(table, weights, RowCache(table, layout, below, state_cache_rows, "sparse.state_cache_rows"))
-
-
-class _HeldInMemory:
-    def __init__(self, num_rows: int) -> None:
-        self._num_rows = num_rows
-
-    def stale(self) -> Mask:
-        return np.ones(self._num_rows, np.bool_)  # nothing is kept about a row that is near anyway
-
-    def release(self) -> None:
-        return None
-
-
-class _HeldInCache:
-    def __init__(self, cache: RowCache, ids: Ids) -> None:
-        self._cache, self._ids = cache, ids
-        self._pinned = cache.pin(ids)
-        self._versions = cache.versions(ids)
-        self._versions[self._pinned.slots < 0] = 0
-
-    def stale(self) -> Mask:
-        is_stale: Mask = (self._versions == 0) | (self._cache.versions(self._ids) != self._versions)
-        return is_stale
-
-    def release(self) -> None:
-        self._cache.unpin(self._pinned)
