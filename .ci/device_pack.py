@@ -29,7 +29,7 @@ SETUP = """\
 # source device-pack/setup.sh, in the repository root: installs the carried wheels aside, builds the extensions.
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/ett-site \\
     device-pack/wheels/*.whl &&
-    python3 setup.py -q build_ext --inplace &&
+    python3 setup.py -q build_ext --inplace -j "$(nproc)" &&
     export PYTHONPATH="/tmp/ett-site:$PWD${PYTHONPATH:+:$PYTHONPATH}"
 """
 

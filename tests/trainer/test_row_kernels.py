@@ -152,3 +152,18 @@ def test_updates_have_the_bits_of_the_reference(name: str, dim: int, threads: in
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.numpy().tobytes() == other.numpy().tobytes()
     assert 100 * dim == int(ours[0].isnan().sum())
+
+
+@native
+def test_a_tensor_that_is_not_in_host_memory_is_refused_and_not_followed() -> None:
+    """Its address is another device's, or none: native code that reads it ends the process."""
+    elsewhere, here = torch.empty(4, 8, device="meta"), torch.zeros(4, 8)
+    every_row = RowSums(elsewhere, 8, 8, np.arange(4), np.arange(5), None)
+    calls = [
+        lambda: kernels.copy_rows(elsewhere, None, here, None),
+        lambda: kernels.sum_rows(every_row, here),
+        lambda: kernels.sgd(here, None, every_row, 0.1),
+    ]
+    for call in calls:
+        with pytest.raises(AssertionError, match="on meta"):
+            call()

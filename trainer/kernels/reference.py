@@ -60,10 +60,10 @@ def apply_gradients(
     optimizer: RowOptimizer, weights_RD: Tensor, states: States, gradients: RowGradients, learning_rate: float
 ) -> None:
     sums_UD = sum_segments(gradients)
-    slots_U = gradients.segments.slots[: len(sums_UD)]
-    rows_UD = weights_RD[slots_U]
-    of_rows = {name: state[slots_U] for name, state in states.items()}
-    optimizer.update(rows_UD, sums_UD, of_rows, learning_rate)
-    weights_RD[slots_U] = rows_UD
+    slots_U, device = gradients.segments.slots[: len(sums_UD)], weights_RD.device
+    rows_UD = weights_RD[slots_U].cpu()  # the optimizers' own arithmetic is the host's
+    of_rows = {name: state[slots_U].cpu() for name, state in states.items()}
+    optimizer.update(rows_UD, sums_UD.cpu(), of_rows, learning_rate)
+    weights_RD[slots_U] = rows_UD.to(device)
     for name, state in of_rows.items():
-        states[name][slots_U] = state
+        states[name][slots_U] = state.to(device)

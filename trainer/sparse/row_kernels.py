@@ -34,7 +34,7 @@ def sum_rows(sums: RowSums, out: Tensor, *, mean: bool = False, threads: int = 1
     _check_rows(out, sums.count, sums.dim)
     if NATIVE is None:
         return reference.sum_rows(sums, out, mean=mean)
-    NATIVE.sum_rows(_parts(sums), out.data_ptr(), out.stride(0), mean, threads)
+    NATIVE.sum_rows(_parts(sums), _address(out), out.stride(0), mean, threads)
     return None
 
 
@@ -43,7 +43,7 @@ def add_rows(out: Tensor, rows: Ids, parts: Tensor, *, threads: int = 1) -> None
     _check_rows(parts, len(rows), out.shape[1])
     if NATIVE is None:
         return reference.add_rows(out, rows, parts)
-    NATIVE.add_rows(out.data_ptr(), out.stride(0), _pointer(rows), parts.data_ptr(), len(rows), parts.shape[1], threads)
+    NATIVE.add_rows(_address(out), out.stride(0), _pointer(rows), _address(parts), len(rows), parts.shape[1], threads)
     return None
 
 
@@ -55,7 +55,7 @@ def copy_rows(source: Tensor, rows: Ids | None, out: Tensor, to: Ids | None, *, 
     if NATIVE is None:
         return reference.copy_rows(source, rows, out, to)
     read, write = (0 if numbers is None else _pointer(numbers) for numbers in (rows, to))
-    places = (source.data_ptr(), source.stride(0), read, out.data_ptr(), out.stride(0), write)
+    places = (_address(source), source.stride(0), read, _address(out), out.stride(0), write)
     NATIVE.copy_rows(*places, counts.pop(), out.shape[1], threads)
     return None
 
@@ -76,7 +76,7 @@ def sgd(weights: Tensor, rows: Ids | None, grads: RowSums, rate: float, *, threa
     _check_table(weights, rows, grads)
     if NATIVE is None:
         return reference.sgd(weights, rows, grads, rate)
-    NATIVE.sgd(weights.data_ptr(), _pointer(rows), _parts(grads), rate, threads)
+    NATIVE.sgd(_address(weights), _pointer(rows), _parts(grads), rate, threads)
     return None
 
 
@@ -87,7 +87,7 @@ def adagrad(
     _check_table(weights, rows, grads, total)
     if NATIVE is None:
         return reference.adagrad(weights, rows, grads, rate, eps=eps, total=total)
-    NATIVE.adagrad(weights.data_ptr(), _pointer(rows), _parts(grads), rate, eps, total.data_ptr(), threads)
+    NATIVE.adagrad(_address(weights), _pointer(rows), _parts(grads), rate, eps, _address(total), threads)
     return None
 
 
@@ -99,7 +99,7 @@ def rowwise_adagrad(
     assert total.numel() == len(weights) and total.is_contiguous() and total.dtype == torch.float32
     if NATIVE is None:
         return reference.rowwise_adagrad(weights, rows, grads, rate, eps=eps, total=total)
-    NATIVE.rowwise_adagrad(weights.data_ptr(), _pointer(rows), _parts(grads), rate, eps, total.data_ptr(), threads)
+    NATIVE.rowwise_adagrad(_address(weights), _pointer(rows), _parts(grads), rate, eps, _address(total), threads)
     return None
 
 
@@ -126,23 +126,30 @@ def adam(
     if NATIVE is None:
         return reference.adam(weights, rows, grads, betas=betas, eps=eps, moments=moments, corrections=corrections)
     NATIVE.adam(
-        weights.data_ptr(),
+        _address(weights),
         _pointer(rows),
         _parts(grads),
         1.0 - betas[0],
         betas[1],
         1.0 - betas[1],
         eps,
-        *(tensor.data_ptr() for tensor in (*moments, *corrections)),
+        *(_address(tensor) for tensor in (*moments, *corrections)),
         threads,
     )
     return None
 
 
 def _parts(sums: RowSums) -> tuple[int, int, int, int, int, int, int]:
-    weights = 0 if sums.weights_L is None else sums.weights_L.data_ptr()
+    weights = 0 if sums.weights_L is None else _address(sums.weights_L)
     rows, starts = _pointer(sums.rows_L), _pointer(sums.starts_S)
-    return sums.source.data_ptr(), sums.stride, rows, starts, weights, sums.count, sums.dim
+    return _address(sums.source), sums.stride, rows, starts, weights, sums.count, sums.dim
+
+
+def _address(tensor: Tensor) -> int:
+    # Native code would follow another device's address, or none, into a segmentation fault.
+    assert tensor.is_cpu, f"a tensor on {tensor.device} was given to the host's row kernels"
+    pointer: int = tensor.data_ptr()
+    return pointer
 
 
 def _pointer(numbers: Ids | None) -> int:
