@@ -5,12 +5,11 @@ Shapes: B examples, V feature vectors (one of the dense features, one a table), 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from ett.trainer.config import ModelConfig
+from ett.trainer.dense.distinct_gather import gather_distinct
 from ett.trainer.dense.mlp import linear
 
 
@@ -21,11 +20,12 @@ class DotInteraction(nn.Module):
         super().__init__()
         self.width = dim + num_vectors * (num_vectors - 1) // 2
         lower = torch.tril_indices(num_vectors, num_vectors, offset=-1)
+        self._pairs: Tensor
         self.register_buffer("_pairs", lower[0] * num_vectors + lower[1], persistent=False)
 
     def forward(self, vectors_BVD: Tensor) -> Tensor:
         products_BVV = vectors_BVD @ vectors_BVD.transpose(1, 2)
-        pairs = _Gather.apply(products_BVV.flatten(1), self._pairs)  # type: ignore[no-untyped-call]
+        pairs = gather_distinct(products_BVV.flatten(1), self._pairs, 1)
         return torch.cat((vectors_BVD[:, 0], pairs), dim=1)
 
 
@@ -53,19 +53,3 @@ def interaction(config: ModelConfig, num_vectors: int) -> DotInteraction | LowRa
     if config.kind == "dcn_v2":
         return LowRankCross(num_vectors, config.embedding_dim, config.cross_layers, config.cross_rank)
     return DotInteraction(num_vectors, config.embedding_dim)
-
-
-class _Gather(torch.autograd.Function):
-    """index_select of distinct columns: its gradient is a plain copy, where autograd's own would add serially."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, columns: Tensor) -> Tensor:
-        ctx.save_for_backward(columns)
-        ctx.width = rows.shape[1]
-        return rows.index_select(1, columns)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (columns,) = ctx.saved_tensors
-        spread = grad.new_zeros((len(grad), ctx.width))
-        return spread.index_copy_(1, columns, grad), None
