@@ -95,6 +95,7 @@ class DenseConfig:
     # Torch threads of a rank. More than one pays only with wide layers on idle cores: on two busy cores the example
     # trained 20,000 samples/s with one thread and 2,500 with two, whose barriers wait for a core.
     threads: int = 1
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the computing; weights, sums and states are float32
 
     def __post_init__(self) -> None:
         _at_least("dense.bucket_bytes", self.bucket_bytes, 4)
@@ -127,6 +128,7 @@ class OptimizerConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
     batch_size: int = 1024  # global: samples of all ranks in one step
+    accumulate: int = 1  # forward and backward passes that a step's samples are divided over, to need less memory
     epochs: int = 1  # passes over the training rows
     max_steps: int = 0  # stop after this many steps in all; 0 = when the epochs are over
     seed: int = 1  # initial weights, dropout and shuffling follow from it
@@ -137,6 +139,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _at_least("train.batch_size", self.batch_size, 1)
+        _at_least("train.accumulate", self.accumulate, 1)
         _at_least("train.epochs", self.epochs, 1)
         for name in ("max_steps", "prefetch_depth", "trace_batches"):
             _at_least(f"train.{name}", getattr(self, name), 0)

@@ -1,7 +1,8 @@
 """The training loop: one global batch a step, the same bits on every run of one recipe, seed and world size.
 
-Step n of rank k uses the reader's n-th batch, dropout masks of (seed, n, k) and the learning rates of n; nothing else
-enters, so a restored job that knows n, the weights, the optimizer state and the cursor does what the first one did.
+Step n of rank k uses the reader's n-th batch, dropout masks of (seed, n, k, micro-batch) and the learning rates of n;
+nothing else enters, so a restored job that knows n, the weights, the optimizer state and the cursor does what the first
+one did.
 The loss is a sum over samples divided by the global count, so ranks may hold unequal slices.
 """
 
@@ -20,9 +21,11 @@ from ett.errors import ConfigError
 from ett.tracker import Run
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.config import TrainerConfig
+from ett.trainer.data.criteo import Batch
 from ett.trainer.dense.adam import DenseAdam
 from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.dense.gradient_buckets import GradientBuckets
+from ett.trainer.dense.micro_batches import MicroBatches
 from ett.trainer.dense.owned_tensor import owned_tensor
 from ett.trainer.dense.schedule import learning_rate_factor
 from ett.trainer.evaluation import HeldOutScore
@@ -55,23 +58,32 @@ class TrainingStep:
         Returns: the global batch's mean loss, and whether any rank has a stop requested: the same on all ranks.
         Raises: ConfigError: the loss is not finite, on all ranks.
         """
-        seed, rank = self._config.train.seed, self._collectives.rank
         factor = learning_rate_factor(self._config.optimizer, step)
         lookup = self._look_up(ready, clock)
         pooled_BFD = self.model.ebc.pooled(lookup)
         with clock.run("forward_backward", ready.number):
-            self._buckets.zero()
-            self.model.dropout.seed_step(seed, step, rank)
-            logits = self.model(owned_tensor(ready.batch.dense), pooled_BFD)
-            labels = owned_tensor(ready.batch.labels)
-            loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / ready.batch.global_size
-            torch.autograd.backward(loss)
+            loss = self._forward_backward(step, ready.batch, pooled_BFD)
         with clock.run("update", ready.number):
-            wait_for_sums = self._buckets.start_sum(loss.detach())
+            wait_for_sums = self._buckets.start_sum(loss)
             self._update_rows(lookup, pooled_BFD, self._config.sparse.learning_rate * factor)
             global_loss = self._finite(step, wait_for_sums())
             self.optimizer.step(self._config.optimizer.learning_rate * factor)
         return global_loss, bool(lookup.control & STOP)
+
+    def _forward_backward(self, step: int, batch: Batch, pooled_BFD: Tensor) -> Tensor:
+        """Return this rank's part of the loss; the gradients of its samples are in the parameters and the rows."""
+        self._buckets.zero()
+        micro_batches = MicroBatches(pooled_BFD, self._config.train.accumulate)
+        total = torch.zeros(())
+        for number, (part, rows_BFD) in enumerate(micro_batches):
+            self.model.dropout.seed_step(self._config.train.seed, step, self._collectives.rank, number)
+            logits = self.model(owned_tensor(batch.dense[part]), rows_BFD)
+            labels = owned_tensor(batch.labels[part])
+            loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / batch.global_size
+            torch.autograd.backward(loss)
+            total += loss.detach()
+        micro_batches.join_gradients()
+        return total
 
     def _look_up(self, ready: ReadyBatch, clock: StageClock) -> Lookup:
         if ready.announced is None:

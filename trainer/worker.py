@@ -141,7 +141,7 @@ def build_model(config: TrainerConfig, collectives: Collectives, tiers: Tiers = 
         for i in range(1, NUM_TABLES + 1)
     ]
     embeddings = SingleIdTables(tables, config.sparse, collectives, seed=config.train.seed, tiers=tiers)
-    return Dlrm(config.model, embeddings, num_dense=NUM_DENSE, seed=config.train.seed)
+    return Dlrm(config.model, embeddings, num_dense=NUM_DENSE, seed=config.train.seed, precision=config.dense.precision)
 
 
 def _open_reader(recipe: JobRecipe, job_dir: Path, collectives: Collectives) -> CriteoReader:

@@ -68,6 +68,18 @@ def test_a_killed_and_restored_job_ends_with_the_bits_of_an_uninterrupted_one(
     assert Ended(job).facts == whole.facts
 
 
+def test_a_restored_job_in_bfloat16_with_accumulated_gradients_ends_with_the_same_bits(
+    job: LaunchedJob, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    flags = ("--nproc", "3", "--set", "dense.precision=bfloat16", "--set", "train.accumulate=3")
+    whole = LaunchedJob(tmp_path_factory.mktemp("whole-bfloat16"))
+    assert whole.run(*flags, RECIPE) == 0, whole.err
+    assert job.run(*flags, *kills(random.Random(5), 3, Ended(whole).last_step), RECIPE) == 0, job.err
+    assert [end["reason"] for end in job.ends()] == ["failed", "failed", "completed"]
+    assert Ended(job).metrics == Ended(whole).metrics
+    assert Ended(job).facts == Ended(whole).facts
+
+
 def test_ranks_that_outlive_another_one_end_with_the_same_bits(
     job: LaunchedJob, uninterrupted: Callable[[int], Ended]
 ) -> None:

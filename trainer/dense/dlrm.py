@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ett.trainer.config import ModelConfig
 from ett.trainer.dense.interaction import interaction
 from ett.trainer.dense.mlp import draw_weights, mlp
+from ett.trainer.dense.precision import Precision, computing_in
 from ett.trainer.dense.seeded_dropout import SeededDropout
 from ett.trainer.embedding.single_id_tables import SingleIdTables
 
@@ -18,9 +19,18 @@ from ett.trainer.embedding.single_id_tables import SingleIdTables
 class Dlrm(nn.Module):
     """Either of the two, as config.kind says: they differ in how the vectors are crossed."""
 
-    def __init__(self, config: ModelConfig, embeddings: SingleIdTables, *, num_dense: int, seed: int) -> None:
-        """Every rank builds the same dense weights from the seed."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        embeddings: SingleIdTables,
+        *,
+        num_dense: int,
+        seed: int,
+        precision: Precision = "float32",
+    ) -> None:
+        """Every rank builds the same dense weights from the seed. Args: precision: of what forward computes."""
         super().__init__()
+        self._precision = precision
         self.ebc = embeddings
         self.dropout = SeededDropout(config.dropout)
         self.bottom = mlp([num_dense, *config.bottom_mlp, config.embedding_dim], ends_in_relu=True)
@@ -30,6 +40,7 @@ class Dlrm(nn.Module):
 
     def forward(self, dense_BN: Tensor, pooled_BFD: Tensor) -> Tensor:
         """Return the logits, float32 [B], of dense features float32 [B, N] and pooled rows float32 [B, F, D]."""
-        vectors_BVD = torch.cat((self.bottom(dense_BN).unsqueeze(1), pooled_BFD), dim=1)
-        logits: Tensor = self.top(self.interaction(vectors_BVD))
+        with computing_in(self._precision, dense_BN.device):
+            vectors_BVD = torch.cat((self.bottom(dense_BN).unsqueeze(1), pooled_BFD), dim=1)
+            logits: Tensor = self.top(self.interaction(vectors_BVD))
         return logits.squeeze(1)

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from ett.trainer.dense.precision import Float32Linear
 from ett.trainer.dense.seeded_dropout import SeededDropout
 
 
 def mlp(widths: Sequence[int], *, dropout: SeededDropout | None = None, ends_in_relu: bool = False) -> nn.Sequential:
     """Return Linear, ReLU (and dropout), …, Linear with weights that nobody has drawn yet.
+
+    A last layer without ReLU gives logits, float32 whatever the precision.
 
     Args:
         widths: of the input, every hidden layer and the output.
@@ -19,7 +22,8 @@ def mlp(widths: Sequence[int], *, dropout: SeededDropout | None = None, ends_in_
     layers: list[nn.Module] = []
     last = len(widths) - 2
     for i in range(last + 1):
-        layers.append(linear(widths[i], widths[i + 1]))
+        kind = nn.Linear if i < last or ends_in_relu else Float32Linear
+        layers.append(linear(widths[i], widths[i + 1], kind=kind))
         if i < last or ends_in_relu:
             layers.append(nn.ReLU())
         if i < last and dropout is not None:
@@ -27,9 +31,9 @@ def mlp(widths: Sequence[int], *, dropout: SeededDropout | None = None, ends_in_
     return nn.Sequential(*layers)
 
 
-def linear(width_in: int, width_out: int, *, bias: bool = True) -> nn.Linear:
+def linear(width_in: int, width_out: int, *, bias: bool = True, kind: type[nn.Linear] = nn.Linear) -> nn.Linear:
     """Return a layer with weights that nobody has drawn yet: drawing them here would use torch's global generator."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, width_in, width_out, bias=bias)  # type: ignore[no-untyped-call]
+    layer: nn.Linear = nn.utils.skip_init(kind, width_in, width_out, bias=bias)  # type: ignore[no-untyped-call]
     return layer
 
 

@@ -1,4 +1,4 @@
-"""Dropout whose masks follow from (seed, step, rank), so that a restored job draws what the first one drew."""
+"""Dropout whose masks follow from (seed, step, rank, micro-batch), so a restored job draws what the first one drew."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class SeededDropout(nn.Module):
         self._share = share
         self._generator = torch.Generator()
 
-    def seed_step(self, seed: int, step: int, rank: int) -> None:
-        """Fix the masks of one step on one rank."""
+    def seed_step(self, seed: int, step: int, rank: int, micro_batch: int = 0) -> None:
+        """Fix the masks of one micro-batch of one step on one rank."""
         key = mix(np.array([seed], U64))
-        for part in (step, rank):
+        for part in (step, rank, micro_batch):
             key = mix(key + U64(part) + U64(1))
         self._generator.manual_seed(int(key[0] >> U64(1)))
 

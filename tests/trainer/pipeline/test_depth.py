@@ -110,6 +110,16 @@ def test_no_bit_depends_on_the_depth(on_ranks: OnRanks, world_size: int) -> None
         assert on_ranks(world_size, lambda c, depth=depth: trained(c, depth)) == expected
 
 
+@pytest.mark.parametrize("parts", [{"dense": {"precision": "bfloat16"}}, {"train": {"accumulate": 3}}])
+def test_no_bit_depends_on_the_depth_in_bfloat16_or_where_gradients_accumulate(
+    on_ranks: OnRanks, parts: dict[str, Any]
+) -> None:
+    config = replace(CONFIG, **{name: replace(getattr(CONFIG, name), **changes) for name, changes in parts.items()})
+    expected = on_ranks(2, lambda c: trained(c, 0, config=config))
+    assert on_ranks(2, lambda c: trained(c, 4, config=config)) == expected
+    assert expected != on_ranks(2, lambda c: trained(c, 0))
+
+
 @pytest.mark.parametrize("rules", [{"max_rows": 12, "when_full": "lru"}, {"ttl_updates": 3}, {"admit_after": 2}])
 def test_no_bit_depends_on_the_depth_where_rows_come_and_go(on_ranks: OnRanks, rules: dict[str, Any]) -> None:
     config = replace(CONFIG, sparse=replace(CONFIG.sparse, **rules))
