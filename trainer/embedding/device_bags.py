@@ -9,7 +9,7 @@ Shapes: B examples, F features of a block, L ids, D elements of a row; bag f * B
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ett.errors import ConfigError, DataError
+from ett.trainer.embedding.device_alarm import BatchReport, DeviceAlarm, WrongBatch
 from ett.trainer.embedding.device_tables import Block
 from ett.trainer.embedding.feature_ids import Slot
 from ett.trainer.embedding.table_config import EmbeddingConfig
 from ett.trainer.jagged import KeyedJaggedTensor
 from ett.trainer.jagged.segments import gather_segments, offsets_of
-from ett.trainer.kernels.rows import apply_gradients, gather_rows, pool_rows
+from ett.trainer.kernels.rows import apply_gradients, count_not_finite, gather_rows, locate_rows, pool_rows
 from ett.trainer.kernels.segments import RowGradients, segments_of
 
 
@@ -32,7 +33,7 @@ class DeviceBags:
     def __init__(self, blocks: Sequence[Block], slots: Sequence[Slot], configs: Sequence[EmbeddingConfig]) -> None:
         self._slots, self._configs = slots, configs
         self.blocks = [BlockBags(block, slots, configs) for block in blocks]
-        self._alarm = _Alarm(blocks[0].weights.device)
+        self._alarm = DeviceAlarm(blocks[0].weights.device, len(blocks))
 
     def pooled(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> Tensor:
         """Return float32 [B, C], the slots' columns; the backward pass updates the rows.
@@ -42,8 +43,12 @@ class DeviceBags:
         self._raise_for(self._alarm.known())
         self._check(features)
         weights = features.weights() if is_weighted else None
-        bags = [block.bags(features, is_weighted=is_weighted) for block in self.blocks]
-        batch = _Batch(bags, self._alarm.ids(bags))
+        report = self._alarm.new_report()
+        of_blocks = zip(self.blocks, report.words_of_ids, strict=True)
+        bags = [block.bags(features, words, is_weighted=is_weighted) for block, words in of_blocks]
+        report.ids, report.offsets = [each.ids_L for each in bags], [each.offsets for each in bags]
+        self._alarm.send(report)
+        batch = _Batch(bags, report)
         leaf = torch.zeros((), requires_grad=True)  # makes autograd call backward
         out: Tensor = _Pool.apply(self, batch, weights, leaf)  # type: ignore[no-untyped-call]
         return out
@@ -64,9 +69,11 @@ class DeviceBags:
 
     def apply_gradients(self, batch: _Batch, grads_BC: Tensor) -> None:
         """Update the rows, unless something is wrong with the batch."""
-        is_right = batch.is_right & self._alarm.gradients(grads_BC)
+        grads_BC = grads_BC.contiguous()
+        count_not_finite(grads_BC, batch.report.words)
+        self._alarm.send(batch.report)
         for block, bags in zip(self.blocks, batch.bags, strict=True):
-            block.update(bags, block.divided(bags, block.columns_of(grads_BC)), is_right)
+            block.update(bags, block.divided(bags, block.columns_of(grads_BC)), batch.report.words)
 
     def weight_gradients(self, batch: _Batch, weights: Tensor, grads_BC: Tensor) -> Tensor:
         """Return the gradient of the ids' weights; before the rows are updated."""
@@ -89,11 +96,12 @@ class DeviceBags:
                 expected=f"a KeyedJaggedTensor with it; this one has {features.keys()}",
             )
 
-    def _raise_for(self, found: _Found | None) -> None:
+    def _raise_for(self, found: WrongBatch | None) -> None:
         if found is None:
             return
         if found.num_wrong_ids:
-            slot = self.blocks[found.block].slots[found.feature]
+            slots = self.blocks[found.block].slots
+            slot = slots[found.bag * len(slots) // found.num_bags]
             table = self._configs[slot.table]
             raise DataError(
                 f"table {table.name}: id {found.first_id} of feature {slot.feature} is out of range "
@@ -114,10 +122,8 @@ class _Bags:
 
     ids_L: Tensor
     slots_L: Tensor  # rows of the block; the first one where the id is wrong
-    feature_L: Tensor
-    is_right_L: Tensor
-    offsets: Tensor  # [F * B + 1]
     row_L: Tensor  # of the pooled bags, [B * F, D]
+    offsets: Tensor  # [F * B + 1]
     weights_L: Tensor | None
     positions_L: Tensor | None  # in the batch; None: as they are
     lengths: Tensor  # [F * B]
@@ -141,8 +147,10 @@ class BlockBags:
         self._is_mean_F = torch.tensor([slot.is_mean for slot in self.slots], device=self.device)
         self._has_mean = any(slot.is_mean for slot in self.slots)
 
-    def bags(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> _Bags:
+    def bags(self, features: KeyedJaggedTensor, report: Tensor, *, is_weighted: bool) -> _Bags:
+        """Args: report: int64 [2], see `locate_rows`."""
         ids_L, lengths, batch_size = features.values().long(), features.lengths(), features.stride()
+        offsets = None
         weights_L = features.weights().detach().float().contiguous() if is_weighted else None
         positions = None
         if features.keys() != [slot.feature for slot in self.slots]:
@@ -153,23 +161,11 @@ class BlockBags:
             positions = gather_segments(lengths, bags)
             ids_L, lengths = ids_L[positions], lengths[bags]
             weights_L = None if weights_L is None else weights_L[positions]
-        offsets = offsets_of(lengths)
-        # Of position p: the number of bags that end at or before it.
-        bag_L = torch.searchsorted(offsets[1:], torch.arange(len(ids_L), device=self.device), right=True)
-        feature_L = bag_L // max(batch_size, 1)
-        is_right_L = (ids_L >= 0) & (ids_L < self._num_rows_F[feature_L])
-        return _Bags(
-            ids_L=ids_L,
-            slots_L=torch.where(is_right_L, ids_L + self._first_row_F[feature_L], 0),
-            feature_L=feature_L,
-            is_right_L=is_right_L,
-            offsets=offsets,
-            row_L=bag_L % max(batch_size, 1) * len(self.slots) + feature_L,
-            weights_L=weights_L,
-            positions_L=positions,
-            lengths=lengths,
-            batch_size=batch_size,
-        )
+            offsets = offsets_of(lengths)
+        offsets = features.offsets() if offsets is None else offsets
+        num_rows = len(self._block.weights)
+        slots_L, row_L = locate_rows(ids_L, offsets, self._first_row_F, self._num_rows_F, num_rows, report)
+        return _Bags(ids_L, slots_L, row_L, offsets, weights_L, positions, lengths, batch_size)
 
     def pooled(self, bags: _Bags) -> Tensor:
         """Return float32 [B, F * D]."""
@@ -190,11 +186,10 @@ class BlockBags:
             return values_BC.contiguous()
         return torch.cat([values_BC[:, slot.column : slot.column + slot.dim] for slot in self.slots], dim=1)
 
-    def update(self, bags: _Bags, grads: Tensor, is_right: Tensor) -> None:
-        segments = segments_of(bags.slots_L, len(self._block.weights))
-        # A wrong batch has no rows to update.
-        segments = replace(segments, count=torch.where(is_right, segments.count, 0))
-        gradients = RowGradients(grads.view(-1, self._dim), bags.row_L, bags.weights_L, segments)
+    def update(self, bags: _Bags, grads: Tensor, wrong: Tensor) -> None:
+        """Args: wrong: words of which each must be 0, or no row is updated."""
+        segments = segments_of(bags.slots_L)
+        gradients = RowGradients(grads.view(-1, self._dim), bags.row_L, bags.weights_L, segments, wrong)
         block = self._block
         apply_gradients(self._optimizer, block.weights, block.states, gradients, self.learning_rate)
 
@@ -205,7 +200,7 @@ class BlockBags:
 @dataclass(frozen=True, slots=True)
 class _Batch:
     bags: list[_Bags]  # by block
-    is_right: Tensor  # bool []: no id is out of range
+    report: BatchReport
 
 
 class _Pool(torch.autograd.Function):
@@ -220,73 +215,3 @@ class _Pool(torch.autograd.Function):
         of_weights = ctx.of.weight_gradients(ctx.batch, ctx.weights, grads_BC) if ctx.needs_input_grad[2] else None
         ctx.of.apply_gradients(ctx.batch, grads_BC)
         return None, None, of_weights, None
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    num_wrong_ids: int
-    first_id: int
-    block: int
-    feature: int  # of the block
-    has_wrong_gradients: bool
-
-
-class _Alarm:
-    """What was wrong first, in five words on the device and a copy of them in host memory, which comes by itself."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._is_cuda = device.type == "cuda"
-        self._words = torch.zeros(5, dtype=torch.int64, device=device)
-        self._copy = torch.zeros(5, dtype=torch.int64, pin_memory=self._is_cuda)
-        self._copied = torch.cuda.Event() if self._is_cuda else None  # type: ignore[no-untyped-call]
-        if self._copied is not None:
-            self._copied.record()
-
-    def ids(self, batch: Sequence[_Bags]) -> Tensor:
-        """Note the first wrong id; return whether there is none, bool []."""
-        is_right = torch.ones((), dtype=torch.bool, device=self._words.device)
-        for number, bags in enumerate(batch):
-            if not len(bags.ids_L):
-                continue
-            at = bags.is_right_L.to(torch.int8).argmin()
-            count = (~bags.is_right_L).sum()
-            zero = torch.zeros_like(count)
-            self._note(torch.stack([count, bags.ids_L[at], zero + number, bags.feature_L[at], zero]), count)
-            is_right &= count == 0
-        return is_right
-
-    def gradients(self, grads: Tensor) -> Tensor:
-        """Note whether an element is not finite; return whether none is, bool []."""
-        if not grads.numel():
-            return torch.ones((), dtype=torch.bool, device=grads.device)
-        # One pass, and no overflow as in a sum; what is not a number comes through.
-        is_right = torch.isfinite(torch.stack(torch.aminmax(grads))).all()
-        count = (~is_right).to(torch.int64)
-        zero = torch.zeros_like(count)
-        self._note(torch.stack([zero, zero, zero, zero, count]), count)
-        return is_right
-
-    def known(self) -> _Found | None:
-        """Return what the host knows by now; it is forgotten then."""
-        is_here = self._copied is None or self._copied.query()  # type: ignore[no-untyped-call]
-        return self._read() if is_here else None
-
-    def waited_for(self) -> _Found | None:
-        if self._copied is not None:
-            self._copied.synchronize()
-        return self._read()
-
-    def _note(self, words: Tensor, count: Tensor) -> None:
-        is_first = (self._words[0] == 0) & (self._words[4] == 0) & (count > 0)
-        torch.where(is_first, words, self._words, out=self._words)
-        self._copy.copy_(self._words, non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
-
-    def _read(self) -> _Found | None:
-        num_ids, first_id, block, feature, num_gradients = self._copy.tolist()
-        if not num_ids and not num_gradients:
-            return None
-        self._words.zero_()
-        self._copy.zero_()
-        return _Found(num_ids, first_id, block, feature, bool(num_gradients))

@@ -29,13 +29,38 @@ def pool_rows(table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tenso
     return pooled.view(-1, batch_size, pooled.shape[1]).transpose(0, 1).reshape(pooled.shape) if batch_size else pooled
 
 
-def sum_segments(gradients: RowGradients) -> Tensor:
-    """Return float32 [U, D]: chunks of 32 positions in order, blocks of 32 chunks, then a segment's blocks in order."""
-    order, segments = gradients.segments.order_L, gradients.segments
+def locate_rows(
+    ids_L: Tensor, offsets: Tensor, first_rows_F: Tensor, num_rows_F: Tensor, slots_L: Tensor, row_L: Tensor,
+    report: Tensor,
+) -> None:  # fmt: skip
+    num_features = len(first_rows_F)
+    batch_size = (len(offsets) - 1) // num_features
+    position_L = torch.arange(len(ids_L), device=ids_L.device)
+    bag_L = torch.searchsorted(offsets[1:], position_L, right=True)
+    feature_L = bag_L // max(batch_size, 1)
+    is_right_L = (ids_L >= 0) & (ids_L < num_rows_F[feature_L])
+    slots_L.copy_(torch.where(is_right_L, ids_L + first_rows_F[feature_L], 0))
+    row_L.copy_(bag_L % max(batch_size, 1) * num_features + feature_L)
+    wrong = position_L[~is_right_L]
+    if len(wrong):
+        report[0] += len(wrong)
+        report[1] = torch.maximum(report[1], len(ids_L) - wrong[0])
+
+
+def count_not_finite(values: Tensor, report: Tensor) -> None:
+    report[0] += (~torch.isfinite(values)).sum()
+
+
+def sum_segments(gradients: RowGradients) -> tuple[Tensor, Tensor]:
+    """Return the distinct slots, int64 [U] ascending, and float32 [U, D]: chunks of 32 positions in order, blocks of 32
+    chunks, then a segment's blocks in order.
+    """
+    order, slots = gradients.segments.order_L, gradients.segments.slots_L
     sums = gradients.grads_BD.index_select(0, gradients.bag_of_L[order])
     if gradients.scale_L is not None:
         sums = sums * gradients.scale_L[order][:, None]
-    starts = segments.starts[: int(segments.count) + 1]
+    slots_U, counts = torch.unique_consecutive(slots, return_counts=True)
+    starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     for _ in range(2):
         pieces = (starts.diff() + CHUNK - 1) // CHUNK
         first = torch.nn.functional.pad(pieces.cumsum(0), (1, 0))
@@ -43,7 +68,7 @@ def sum_segments(gradients: RowGradients) -> Tensor:
         within = torch.arange(len(of_piece), device=starts.device) - first[of_piece]
         sums = _added_in_order(sums, torch.cat([starts[of_piece] + within * CHUNK, starts[-1:]]))
         starts = first
-    return _added_in_order(sums, starts)
+    return slots_U.to(torch.int64), _added_in_order(sums, starts)
 
 
 def _added_in_order(values_LD: Tensor, starts: Tensor) -> Tensor:
@@ -59,8 +84,10 @@ def _added_in_order(values_LD: Tensor, starts: Tensor) -> Tensor:
 def apply_gradients(
     optimizer: RowOptimizer, weights_RD: Tensor, states: States, gradients: RowGradients, learning_rate: float
 ) -> None:
-    sums_UD = sum_segments(gradients)
-    slots_U, device = gradients.segments.slots[: len(sums_UD)], weights_RD.device
+    if gradients.wrong is not None and bool(gradients.wrong.any()):
+        return
+    slots_U, sums_UD = sum_segments(gradients)
+    device = weights_RD.device
     rows_UD = weights_RD[slots_U].cpu()  # the optimizers' own arithmetic is the host's
     of_rows = {name: state[slots_U].cpu() for name, state in states.items()}
     optimizer.update(rows_UD, sums_UD.cpu(), of_rows, learning_rate)

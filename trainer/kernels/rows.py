@@ -5,6 +5,7 @@ Shapes: R rows of a table, D elements of a row, N rows of a list, L positions (l
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ett.trainer.kernels import reference
-from ett.trainer.kernels.segments import RowGradients
+from ett.trainer.kernels.segments import RowGradients, slot_type
 from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import RowOptimizer, States
 
@@ -49,6 +50,30 @@ def pool_rows(
     return pooled
 
 
+def locate_rows(
+    ids_L: Tensor, offsets: Tensor, first_rows_F: Tensor, num_rows_F: Tensor, num_rows: int, report: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the slot of each id, first_rows_F of its feature further on, and the row of its bag in pooled bags.
+
+    Args:
+        ids_L: int64. An id that is not in [0, num_rows_F) of its feature gets slot 0.
+        offsets: int64 [F * B + 1]: bag f * B + b is example b of feature f; its row is b * F + f.
+        num_rows: of all tables; decides the type of slots.
+        report: int64 [2]: the number of wrong ids is added to the first, the second is raised to L - the first one's
+            position.
+    """
+    slots_L = ids_L.new_empty(len(ids_L), dtype=slot_type(num_rows))
+    row_L = torch.empty_like(ids_L)
+    kernels = _triton("batch") if ids_L.is_cuda else reference
+    kernels.locate_rows(ids_L, offsets, first_rows_F, num_rows_F, slots_L, row_L, report)
+    return slots_L, row_L
+
+
+def count_not_finite(values: Tensor, report: Tensor) -> None:
+    """Add to report, int64 [1], how many elements of values (contiguous) are not finite."""
+    (_triton("batch") if values.is_cuda else reference).count_not_finite(values, report)
+
+
 def fill_initial_rows(init: RowInit, out_ND: Tensor, first_id: int) -> None:
     """Write the initial rows of ids first_id, first_id + 1, ...: the same bits on every device."""
     if out_ND.is_cuda:
@@ -74,10 +99,4 @@ def apply_gradients(
 
 
 def _triton(name: str) -> ModuleType:
-    if name == "rows":
-        from ett.trainer.kernels import triton_rows
-
-        return triton_rows
-    from ett.trainer.kernels import triton_update
-
-    return triton_update
+    return import_module(f"ett.trainer.kernels.triton_{name}")

@@ -34,7 +34,7 @@ def added_in_order(
         here = start + step < end
         # Not masked by `here`: Triton 3.6 fails to compile a condition that is used in one dimension and in two.
         position = tl.maximum(tl.minimum(start + step, end - 1), 0)
-        row = tl.load(rows + position)
+        row = tl.load(rows + position).to(tl.int64)
         mask = here[:, None] & (columns < num_columns)[None, :]
         # x + -0.0 is x for every x, so a bag that has ended stays as it is.
         found = tl.load(values + row[:, None] * num_columns + columns[None, :], mask=mask, other=-0.0)
@@ -61,9 +61,9 @@ def _copy_kernel(
     columns = tl.arange(0, COLUMNS)
     live = rows < num_rows
     if GATHER:
-        read, write = tl.load(source_rows + rows, mask=live, other=0), rows
+        read, write = tl.load(source_rows + rows, mask=live, other=0).to(tl.int64), rows
     else:
-        read, write = rows, tl.load(target_rows + rows, mask=live, other=0)
+        read, write = rows, tl.load(target_rows + rows, mask=live, other=0).to(tl.int64)
     mask = live[:, None] & (columns < num_columns)[None, :]
     values = tl.load(source + read[:, None] * num_columns + columns[None, :], mask=mask)
     tl.store(target + write[:, None] * num_columns + columns[None, :], values, mask=mask)

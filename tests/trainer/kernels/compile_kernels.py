@@ -7,6 +7,7 @@ it meets on a device. Arguments: the numbers of columns.
 from __future__ import annotations
 
 import sys
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from ett.trainer.kernels import triton_rows, triton_update
-from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of
+from ett.trainer.kernels import triton_batch, triton_rows, triton_update
+from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of, slot_type
 from ett.trainer.kernels.triton_index import TritonIndex
 from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowWiseAdagrad, Sgd
@@ -58,11 +59,14 @@ def compile_rows(dim: int, lengths: list[int]) -> None:
     for first_id in (0, 1, 2**40):
         triton_rows.fill_initial_rows(table, int(init.key.astype(np.int64)), first_id, 0.1, 0.0)
     bags = torch.repeat_interleave(torch.arange(len(lengths)), offsets.diff())
-    for scale in (None, torch.ones(length)):
+    triton_batch.count_not_finite(torch.zeros(length, dim), torch.zeros(1, dtype=torch.int64))
+    for scale, num_rows in product((None, torch.ones(length)), (NUM_ROWS, 2**40)):
+        slots = slots.to(slot_type(num_rows))
+        first, report = torch.zeros(1, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+        triton_batch.locate_rows(slots.to(torch.int64), offsets, first, first, slots, torch.empty_like(bags), report)
         for batch_size in {1, len(lengths)}:
             triton_rows.pool_rows(table, slots, offsets, scale, batch_size)
-        gradients = RowGradients(torch.zeros(len(lengths), dim), bags, scale, segments_of(slots, NUM_ROWS))
-        triton_update.sum_segments(gradients)
+        gradients = RowGradients(torch.zeros(len(lengths), dim), bags, scale, segments_of(slots), report)
         for optimizer in OPTIMIZERS:
             specs = optimizer.states(dim)
             states = {s.name: torch.zeros(NUM_ROWS, s.width, dtype=getattr(torch, s.dtype)) for s in specs}
@@ -80,7 +84,7 @@ def compile_index() -> None:
 def main() -> None:
     compile_only()
     for dim in map(int, sys.argv[1:]):
-        for lengths in ([3], [2] * 16, [1, 0, 3 * CHUNK]):
+        for lengths in ([1], [3], [2] * 16, [1, 0, 3 * CHUNK]):
             compile_rows(dim, lengths)
     compile_index()
     print(*sorted(compiled))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from ett.trainer.kernels import reference
-from ett.trainer.kernels.segments import CHUNK, Chunks, RowGradients, segments_of
+from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of, slot_type
 from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowOptimizer, RowWiseAdagrad, Sgd
 
@@ -34,7 +34,7 @@ class Batch:
 
     @property
     def gradients(self) -> RowGradients:
-        return RowGradients(self.grads_BD, self.bag_of_L, self.scale_L, segments_of(self.slots_L, NUM_ROWS))
+        return RowGradients(self.grads_BD, self.bag_of_L, self.scale_L, segments_of(self.slots_L))
 
 
 def make_batch(lengths: list[int], dim: int, *, scaled: bool, hot: int, device: torch.device) -> Batch:
@@ -83,12 +83,99 @@ def test_pooling_adds_in_the_order_of_positions_to_the_bit(
 def test_gradients_of_a_row_are_summed_in_chunks_to_the_bit(
     lengths: list[int], dim: int, scaled: bool, device: torch.device
 ) -> None:
+    hot = 2 * CHUNK + 3 if sum(lengths) < CHUNK**2 else sum(lengths) - 9
+    check_sums(make_batch(lengths, dim, scaled=scaled, hot=hot, device=device), device)
+
+
+# Around every length at which a row gets another chunk or block, beside others of such lengths.
+LENGTHS_OF_ROWS = [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, CHUNK**2 - 1, CHUNK**2, CHUNK**2 + 1, 2 * CHUNK**2 + 5]
+
+
+@given(lengths=st.lists(st.sampled_from(LENGTHS_OF_ROWS), min_size=1, max_size=6), seed=st.integers(0, 9))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_rows_of_every_length_are_summed_beside_each_other(
+    lengths: list[int], seed: int, device: torch.device
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    slots = torch.repeat_interleave(3 * torch.arange(len(lengths)) + 1, torch.tensor(lengths))
+    slots = slots[torch.randperm(len(slots), generator=draw)].to(slot_type(NUM_ROWS))
+    grads = torch.randn(len(slots), 3, generator=draw)
+    offsets = torch.arange(len(slots) + 1)
+    check_sums(Batch(slots.to(device), offsets.to(device), None, grads.to(device)), device)
+
+
+def check_sums(batch: Batch, device: torch.device) -> None:
+    """Of rows of zeros, SGD with a rate of 1 makes the sums, negated."""
     from ett.trainer.kernels import triton_update
 
-    hot = 2 * CHUNK + 3 if sum(lengths) < CHUNK**2 else sum(lengths) - 9
-    batch = make_batch(lengths, dim, scaled=scaled, hot=hot, device=device)
-    expected = reference.sum_segments(batch.gradients)
-    assert torch.equal(triton_update.sum_segments(batch.gradients)[: len(expected)], expected)
+    dim = batch.grads_BD.shape[1]
+    found, expected = (torch.zeros(NUM_ROWS, dim, device=device) for _ in range(2))
+    slots, sums = reference.sum_segments(batch.gradients)
+    expected[slots] = -sums
+    triton_update.apply_gradients(Sgd(), found, {}, batch.gradients, 1.0)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
+def test_a_wrong_batch_updates_no_row(optimizer: RowOptimizer, device: torch.device) -> None:
+    from ett.trainer.kernels import triton_update
+
+    batch = make_batch([3, CHUNK + 9, 2], 16, scaled=False, hot=CHUNK + 2, device=device)
+    states = {s.name: torch.zeros(NUM_ROWS, s.width, dtype=getattr(torch, s.dtype)) for s in optimizer.states(16)}
+    states = {name: state.to(device) for name, state in states.items()}
+    rows = table(16, device)
+    for word in range(3):
+        wrong = torch.zeros(3, dtype=torch.int64, device=device)
+        wrong[word] = 1
+        for kernels in (triton_update, reference):
+            kernels.apply_gradients(optimizer, rows, states, replace(batch.gradients, wrong=wrong), 0.1)
+    assert torch.equal(rows, table(16, device)) and not any(state.any() for state in states.values())
+    right = replace(batch.gradients, wrong=torch.zeros(3, dtype=torch.int64, device=device))
+    triton_update.apply_gradients(optimizer, rows, states, right, 0.1)
+    assert not torch.equal(rows, table(16, device))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 600])
+@pytest.mark.parametrize("num_rows", [100, 2**40])
+def test_ids_are_located_and_wrong_ones_counted(batch_size: int, num_rows: int, device: torch.device) -> None:
+    from ett.trainer.kernels import triton_batch
+
+    draw = torch.Generator().manual_seed(batch_size)
+    lengths = torch.randint(0, 4, (3 * batch_size,), generator=draw)
+    lengths[batch_size] = 0
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(device)
+    ids = torch.randint(0, 30, (int(offsets[-1]),), generator=draw).to(device)
+    first, counts = torch.tensor([0, 30, 90], device=device), torch.tensor([30, 60, 30], device=device)
+    for wrong in ({}, {0: -1}, {len(ids) - 1: 2**62, len(ids) // 2: -(2**63)}):
+        for at, row_id in wrong.items():
+            ids[at] = row_id
+        found = []
+        for kernels in (triton_batch, reference):
+            slots, rows = torch.full_like(ids, -7, dtype=slot_type(num_rows)), torch.full_like(ids, -7)
+            report = torch.zeros(2, dtype=torch.int64, device=device)
+            kernels.locate_rows(ids, offsets, first, counts, slots, rows, report)
+            found.append((slots, rows, report))
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+    positions = torch.repeat_interleave(torch.arange(3 * batch_size), lengths)
+    assert torch.equal(found[0][1].cpu(), positions % batch_size * 3 + positions // batch_size)
+    assert int(found[0][2][0]) == int(((ids < 0) | (ids > 60)).sum())
+
+
+@pytest.mark.parametrize("count", [1, 8192, 20_000])
+def test_elements_that_are_not_finite_are_counted(count: int, device: torch.device) -> None:
+    from ett.trainer.kernels import triton_batch
+
+    values = torch.rand(count, device=device) * 1e38
+    values[:: max(count // 7, 1)] = 3e38
+    for number in (float("nan"), float("inf"), -float("inf")):
+        report = torch.zeros(3, dtype=torch.int64, device=device)
+        triton_batch.count_not_finite(values, report)
+        assert report.tolist() == [0, 0, 0]
+        broken = values.clone()
+        broken[count // 2] = broken[-1] = number
+        triton_batch.count_not_finite(broken, report)
+        reference.count_not_finite(broken, report)
+        assert report.tolist() == [2 * len({count // 2, count - 1}), 0, 0]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
@@ -141,35 +228,9 @@ def test_initial_rows_are_those_of_the_host_to_the_bit(dim: int, middle: float, 
     assert torch.equal(out.cpu(), torch.from_numpy(init.rows(np.arange(2**40, 2**40 + NUM_ROWS))))
 
 
-@given(
-    slots=st.lists(st.integers(0, 6), max_size=3 * CHUNK),
-    hot=st.sampled_from([0, 0, 1, CHUNK**2, CHUNK**2 + 40]),
-    num_rows=st.sampled_from([7, 2**40]),
-)
+@given(slots=st.lists(st.integers(0, 6), max_size=3 * CHUNK), num_rows=st.sampled_from([7, 2**40]))
 @settings(max_examples=60)
-def test_segments_are_the_positions_of_each_row_in_order(slots: list[int], hot: int, num_rows: int) -> None:
-    slots = slots + [3] * hot
-    found = segments_of(torch.tensor(slots, dtype=torch.int64), num_rows)
-    count, starts = int(found.count), found.starts.tolist()
-    assert found.slots[:count].tolist() == sorted(set(slots))
-    for i, slot in enumerate(sorted(set(slots))):
-        positions = found.order_L[starts[i] : starts[i + 1]].tolist()
-        assert positions == [p for p, other in enumerate(slots) if other == slot]
-        pieces = pieces_of(found.chunks, i)
-        parts = [order for start, end in pieces for order in found.order_L[start:end].tolist()]
-        assert parts == (positions if len(positions) > CHUNK else [])
-        blocks = pieces_of(found.blocks, i)
-        of_blocks = [chunk for start, end in blocks for chunk in range(start, end)]
-        first = int(found.chunks.first[i])
-        assert of_blocks == (list(range(first, first + len(pieces))) if len(pieces) > CHUNK else [])
-    for pieces_of_all in (found.chunks, found.blocks):
-        beyond = int(pieces_of_all.first[-1])
-        assert torch.equal(pieces_of_all.starts[beyond:], pieces_of_all.ends[beyond:])
-
-
-def pieces_of(chunks: Chunks, number: int) -> list[tuple[int, int]]:
-    """Return where the chunks of a list start and end; each holds something, and at most CHUNK."""
-    these = range(int(chunks.first[number]), int(chunks.first[number + 1]))
-    pieces = [(int(chunks.starts[c]), int(chunks.ends[c])) for c in these]
-    assert all(0 < end - start <= CHUNK for start, end in pieces)
-    return pieces
+def test_segments_are_the_positions_of_each_row_in_order(slots: list[int], num_rows: int) -> None:
+    found = segments_of(torch.tensor(slots, dtype=slot_type(num_rows)))
+    assert found.order_L.tolist() == sorted(range(len(slots)), key=lambda p: (slots[p], p))
+    assert found.slots_L.tolist() == sorted(slots)

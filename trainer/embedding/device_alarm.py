@@ -1,0 +1,91 @@
+"""What was wrong with a batch on a device, and how the host learns of it without waiting.
+
+Kernels count in the words of the batch's report: gradients that are not finite, and for each block of tables the wrong
+ids and how far before the end the first one stands. The words are copied to the host behind the kernels.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class BatchReport:
+    words: Tensor  # int64 [1 + 2 * blocks], on the device; 0: nothing wrong
+    words_of_ids: list[Tensor]  # int64 [2] of each block: parts of `words`
+    ids: list[Tensor] = field(default_factory=list)  # int64 [L] of each block
+    offsets: list[Tensor] = field(default_factory=list)  # int64 [F * B + 1]
+    is_told: bool = False  # what is wrong was said already
+
+
+@dataclass(frozen=True, slots=True)
+class WrongBatch:
+    num_wrong_ids: int
+    first_id: int
+    block: int
+    bag: int  # of the block: the one with that id
+    num_bags: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    report: BatchReport
+    words: Tensor  # in host memory
+    arrived: torch.cuda.Event | None  # None: at once
+
+
+class DeviceAlarm:
+    """The reports of one collection that the host has not read yet."""
+
+    def __init__(self, device: torch.device, num_blocks: int) -> None:
+        self._device, self._num_blocks = device, num_blocks
+        self._sent: deque[_Sent] = deque()
+        self._unused: list[Tensor] = []
+
+    def new_report(self) -> BatchReport:
+        words = torch.zeros(1 + 2 * self._num_blocks, dtype=torch.int64, device=self._device)
+        return BatchReport(words, [words[1 + 2 * block : 3 + 2 * block] for block in range(self._num_blocks)])
+
+    def send(self, report: BatchReport) -> None:
+        """Have the words, as the kernels launched so far leave them, come to the host."""
+        is_cuda = self._device.type == "cuda"
+        copy = self._unused.pop() if self._unused else torch.empty_like(report.words, device="cpu", pin_memory=is_cuda)
+        copy.copy_(report.words, non_blocking=is_cuda)
+        arrived = torch.cuda.current_stream(self._device).record_event() if is_cuda else None
+        self._sent.append(_Sent(report, copy, arrived))
+
+    def known(self) -> WrongBatch | None:
+        """Return the first wrong batch that the host can know of by now, once."""
+        while self._sent and (self._sent[0].arrived is None or self._sent[0].arrived.query()):
+            if found := self._read(self._sent.popleft()):
+                return found
+        return None
+
+    def waited_for(self) -> WrongBatch | None:
+        """Return the first wrong batch, once; waits for the device."""
+        while self._sent:
+            sent = self._sent.popleft()
+            if sent.arrived is not None:
+                sent.arrived.synchronize()
+            if found := self._read(sent):
+                return found
+        return None
+
+    def _read(self, sent: _Sent) -> WrongBatch | None:
+        num_not_finite, *of_ids = sent.words.tolist()
+        self._unused.append(sent.words)
+        report = sent.report
+        if report.is_told or not (num_not_finite or any(of_ids)):
+            return None
+        report.is_told = True
+        for block, (count, before_end) in enumerate(zip(of_ids[::2], of_ids[1::2], strict=True)):
+            if count:
+                ids, offsets = report.ids[block], report.offsets[block]
+                position = len(ids) - before_end
+                bag = int(torch.searchsorted(offsets[1:], position, right=True))
+                return WrongBatch(count, int(ids[position]), block, bag, len(offsets) - 1)
+        return WrongBatch(0, 0, 0, 0, 0)
