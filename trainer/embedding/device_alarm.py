@@ -37,21 +37,29 @@ class _Sent:
     words: Tensor  # in host memory
     arrived: torch.cuda.Event | None  # None: at once
 
+    def has_arrived(self) -> bool:
+        return self.arrived is None or bool(self.arrived.query())  # type: ignore[no-untyped-call]
+
 
 class DeviceAlarm:
     """The reports of one collection that the host has not read yet."""
 
     def __init__(self, device: torch.device, num_blocks: int) -> None:
         self._device, self._num_blocks = device, num_blocks
+        self._unsent: BatchReport | None = None  # of a batch that was looked up, and may yet come back with gradients
         self._sent: deque[_Sent] = deque()
         self._unused: list[Tensor] = []
 
     def new_report(self) -> BatchReport:
         words = torch.zeros(1 + 2 * self._num_blocks, dtype=torch.int64, device=self._device)
-        return BatchReport(words, [words[1 + 2 * block : 3 + 2 * block] for block in range(self._num_blocks)])
+        of_ids = [words[1 + 2 * block : 3 + 2 * block] for block in range(self._num_blocks)]
+        self._unsent = BatchReport(words, of_ids)
+        return self._unsent
 
     def send(self, report: BatchReport) -> None:
         """Have the words, as the kernels launched so far leave them, come to the host."""
+        if report is self._unsent:
+            self._unsent = None
         is_cuda = self._device.type == "cuda"
         copy = self._unused.pop() if self._unused else torch.empty_like(report.words, device="cpu", pin_memory=is_cuda)
         copy.copy_(report.words, non_blocking=is_cuda)
@@ -60,13 +68,15 @@ class DeviceAlarm:
 
     def known(self) -> WrongBatch | None:
         """Return the first wrong batch that the host can know of by now, once."""
-        while self._sent and (self._sent[0].arrived is None or self._sent[0].arrived.query()):
+        self._send_last()
+        while self._sent and self._sent[0].has_arrived():
             if found := self._read(self._sent.popleft()):
                 return found
         return None
 
     def waited_for(self) -> WrongBatch | None:
         """Return the first wrong batch, once; waits for the device."""
+        self._send_last()
         while self._sent:
             sent = self._sent.popleft()
             if sent.arrived is not None:
@@ -74,6 +84,10 @@ class DeviceAlarm:
             if found := self._read(sent):
                 return found
         return None
+
+    def _send_last(self) -> None:
+        if self._unsent is not None:
+            self.send(self._unsent)
 
     def _read(self, sent: _Sent) -> WrongBatch | None:
         num_not_finite, *of_ids = sent.words.tolist()

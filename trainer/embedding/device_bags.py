@@ -23,6 +23,7 @@ from ett.trainer.embedding.feature_ids import Slot
 from ett.trainer.embedding.table_config import EmbeddingConfig
 from ett.trainer.jagged import KeyedJaggedTensor
 from ett.trainer.jagged.segments import gather_segments, offsets_of
+from ett.trainer.kernels.feature_rows import FeatureRows
 from ett.trainer.kernels.rows import apply_gradients, count_not_finite, gather_rows, locate_rows, pool_rows
 from ett.trainer.kernels.segments import RowGradients, segments_of
 
@@ -47,7 +48,8 @@ class DeviceBags:
         of_blocks = zip(self.blocks, report.words_of_ids, strict=True)
         bags = [block.bags(features, words, is_weighted=is_weighted) for block, words in of_blocks]
         report.ids, report.offsets = [each.ids_L for each in bags], [each.offsets for each in bags]
-        self._alarm.send(report)
+        if not torch.is_grad_enabled():
+            self._alarm.send(report)
         batch = _Batch(bags, report)
         leaf = torch.zeros((), requires_grad=True)  # makes autograd call backward
         out: Tensor = _Pool.apply(self, batch, weights, leaf)  # type: ignore[no-untyped-call]
@@ -142,8 +144,11 @@ class BlockBags:
         self._block, self._dim = block, block.weights.shape[1]
         self._optimizer = block.params.row_optimizer()
         first = dict(zip(block.tables, block.first_rows, strict=True))
-        self._first_row_F = torch.tensor([first[slot.table] for slot in self.slots], device=self.device)
-        self._num_rows_F = torch.tensor([configs[s.table].num_embeddings for s in self.slots], device=self.device)
+        self._feature_rows = FeatureRows(
+            torch.tensor([first[slot.table] for slot in self.slots], device=self.device),
+            torch.tensor([configs[slot.table].num_embeddings for slot in self.slots], device=self.device),
+            len(block.weights),
+        )
         self._is_mean_F = torch.tensor([slot.is_mean for slot in self.slots], device=self.device)
         self._has_mean = any(slot.is_mean for slot in self.slots)
 
@@ -163,8 +168,7 @@ class BlockBags:
             weights_L = None if weights_L is None else weights_L[positions]
             offsets = offsets_of(lengths)
         offsets = features.offsets() if offsets is None else offsets
-        num_rows = len(self._block.weights)
-        slots_L, row_L = locate_rows(ids_L, offsets, self._first_row_F, self._num_rows_F, num_rows, report)
+        slots_L, row_L = locate_rows(ids_L, offsets, self._feature_rows, report)
         return _Bags(ids_L, slots_L, row_L, offsets, weights_L, positions, lengths, batch_size)
 
     def pooled(self, bags: _Bags) -> Tensor:

@@ -58,6 +58,7 @@ class KeyedJaggedTensor(JaggedParts):
         self._strides = _strides(len(keys), num_segments, stride, self._strides_by_rank)
         self._inverse_indices = inverse_indices
         self._length_per_key: list[int] | None = None
+        self._index_per_key: dict[str, int] | None = None
         if values.device.type == "cpu":
             self.check()
 
@@ -194,7 +195,9 @@ class KeyedJaggedTensor(JaggedParts):
         return list(accumulate(self._strides, initial=0))
 
     def index_per_key(self) -> dict[str, int]:
-        return {key: index for index, key in enumerate(self._keys)}
+        if self._index_per_key is None:
+            self._index_per_key = {key: index for index, key in enumerate(self._keys)}
+        return self._index_per_key
 
     def sync(self) -> KeyedJaggedTensor:
         """Compute values per key now."""
@@ -310,6 +313,7 @@ class KeyedJaggedTensor(JaggedParts):
     def _derived(**attributes: Any) -> KeyedJaggedTensor:
         """Return one of parts that were checked already."""
         made = KeyedJaggedTensor.__new__(KeyedJaggedTensor)
+        made._index_per_key = None
         for name, value in attributes.items():
             setattr(made, f"_{name}", value)
         return made

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ett.trainer.kernels.feature_rows import FeatureRows
 from ett.trainer.kernels.segments import CHUNK, RowGradients
 from ett.trainer.sparse.row_optimizer import RowOptimizer, States
 
@@ -29,22 +30,19 @@ def pool_rows(table_RD: Tensor, slots_L: Tensor, offsets: Tensor, scale_L: Tenso
     return pooled.view(-1, batch_size, pooled.shape[1]).transpose(0, 1).reshape(pooled.shape) if batch_size else pooled
 
 
-def locate_rows(
-    ids_L: Tensor, offsets: Tensor, first_rows_F: Tensor, num_rows_F: Tensor, slots_L: Tensor, row_L: Tensor,
-    report: Tensor,
-) -> None:  # fmt: skip
-    num_features = len(first_rows_F)
+def locate_rows(ids_L: Tensor, offsets: Tensor, of: FeatureRows, report: Tensor) -> tuple[Tensor, Tensor]:
+    num_features = len(of.first_F)
     batch_size = (len(offsets) - 1) // num_features
     position_L = torch.arange(len(ids_L), device=ids_L.device)
     bag_L = torch.searchsorted(offsets[1:], position_L, right=True)
     feature_L = bag_L // max(batch_size, 1)
-    is_right_L = (ids_L >= 0) & (ids_L < num_rows_F[feature_L])
-    slots_L.copy_(torch.where(is_right_L, ids_L + first_rows_F[feature_L], 0))
-    row_L.copy_(bag_L % max(batch_size, 1) * num_features + feature_L)
+    is_right_L = (ids_L >= 0) & (ids_L < of.count_F[feature_L])
     wrong = position_L[~is_right_L]
     if len(wrong):
         report[0] += len(wrong)
         report[1] = torch.maximum(report[1], len(ids_L) - wrong[0])
+    slots_L = torch.where(is_right_L, ids_L + of.first_F[feature_L], 0).to(of.slot_type())
+    return slots_L, bag_L % max(batch_size, 1) * num_features + feature_L
 
 
 def count_not_finite(values: Tensor, report: Tensor) -> None:

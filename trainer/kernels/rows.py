@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ett.trainer.kernels import reference
-from ett.trainer.kernels.segments import RowGradients, slot_type
+from ett.trainer.kernels.feature_rows import FeatureRows
+from ett.trainer.kernels.segments import RowGradients
 from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import RowOptimizer, States
 
@@ -50,23 +51,19 @@ def pool_rows(
     return pooled
 
 
-def locate_rows(
-    ids_L: Tensor, offsets: Tensor, first_rows_F: Tensor, num_rows_F: Tensor, num_rows: int, report: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the slot of each id, first_rows_F of its feature further on, and the row of its bag in pooled bags.
+def locate_rows(ids_L: Tensor, offsets: Tensor, of: FeatureRows, report: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the slot of each id, `of.slot_type()` [L], and the row of its bag in pooled bags, int64 [L].
 
     Args:
-        ids_L: int64. An id that is not in [0, num_rows_F) of its feature gets slot 0.
+        ids_L: int64. One out of range gets slot 0.
         offsets: int64 [F * B + 1]: bag f * B + b is example b of feature f; its row is b * F + f.
-        num_rows: of all tables; decides the type of slots.
         report: int64 [2]: the number of wrong ids is added to the first, the second is raised to L - the first one's
             position.
     """
-    slots_L = ids_L.new_empty(len(ids_L), dtype=slot_type(num_rows))
-    row_L = torch.empty_like(ids_L)
-    kernels = _triton("batch") if ids_L.is_cuda else reference
-    kernels.locate_rows(ids_L, offsets, first_rows_F, num_rows_F, slots_L, row_L, report)
-    return slots_L, row_L
+    found: tuple[Tensor, Tensor] = (_triton("batch") if ids_L.is_cuda else reference).locate_rows(
+        ids_L, offsets, of, report
+    )
+    return found
 
 
 def count_not_finite(values: Tensor, report: Tensor) -> None:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 CHUNK = 32
-_MOST_SHORT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +31,6 @@ class RowGradients:
     scale_L: Tensor | None  # float32: what each row was multiplied with when it was pooled
     segments: Segments  # of the slots that were pooled
     wrong: Tensor | None = None  # int64 [n]: no row is updated where one of them is not 0
-
-
-def slot_type(num_rows: int) -> torch.dtype:
-    """Return the integers that number so many rows; the short ones halve the passes of a radix sort."""
-    return torch.int64 if num_rows > _MOST_SHORT else torch.int32
 
 
 def segments_of(slots_L: Tensor) -> Segments:

@@ -5,9 +5,13 @@ What is wrong is counted in words on the device, int64, which start at 0; nobody
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from ett.trainer.kernels.feature_rows import FeatureRows
+from ett.trainer.kernels.triton_rows import grid_of
 
 _BLOCK = 1024
 _GRADIENTS = 8192  # elements that a program checks
@@ -54,22 +58,20 @@ def _not_finite_kernel(values, report, length, BLOCK: tl.constexpr):
         tl.atomic_add(report, count)
 
 
-def locate_rows(
-    ids_L: Tensor, offsets: Tensor, first_rows_F: Tensor, num_rows_F: Tensor, slots_L: Tensor, row_L: Tensor,
-    report: Tensor,
-) -> None:  # fmt: skip
-    """See `ett.trainer.kernels.rows.locate_rows`."""
-    num_bags, num_features = len(offsets) - 1, len(first_rows_F)
-    if len(ids_L):
-        _locate_kernel[(triton.cdiv(len(ids_L), _BLOCK),)](
-            *(ids_L, offsets, first_rows_F, num_rows_F, slots_L, row_L, report),
-            *(len(ids_L), num_bags, num_bags // num_features, num_features, num_bags.bit_length()),
+def locate_rows(ids_L: Tensor, offsets: Tensor, of: FeatureRows, report: Tensor) -> tuple[Tensor, Tensor]:
+    length, num_bags, num_features = len(ids_L), len(offsets) - 1, len(of.first_F)
+    slots_L, row_L = torch.empty_like(ids_L, dtype=of.slot_type()), torch.empty_like(ids_L)
+    if length:
+        _locate_kernel[grid_of(length, _BLOCK)](
+            *(ids_L, offsets, of.first_F, of.count_F, slots_L, row_L, report),
+            *(length, num_bags, num_bags // num_features, num_features, num_bags.bit_length()),
             BLOCK=_BLOCK,
         )
+    return slots_L, row_L
 
 
 def count_not_finite(values: Tensor, report: Tensor) -> None:
     """Add to report[0] how many elements are not finite; values are contiguous."""
     if values.numel():
-        grid = (triton.cdiv(values.numel(), _GRADIENTS),)
+        grid = grid_of(values.numel(), _GRADIENTS)
         _not_finite_kernel[grid](values, report, values.numel(), BLOCK=_GRADIENTS)

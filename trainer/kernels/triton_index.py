@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ett.trainer.kernels.triton_rows import mix
+from ett.trainer.kernels.triton_rows import grid_of, mix, power_of_two
 
 EMPTY, ERASED = -1, -2
 _BLOCK = 256
@@ -72,7 +72,7 @@ class TritonIndex:
     """
 
     def __init__(self, num_slots: int, device: torch.device | str) -> None:
-        size = triton.next_power_of_2(max(2 * num_slots, 16))
+        size = power_of_two(max(2 * num_slots, 16))
         self.num_slots, self._mask, self._num_ids, self._num_erased = num_slots, size - 1, 0, 0
         self._keys = torch.zeros(size, dtype=torch.int64, device=device)
         self._state = torch.full((size + 1,), EMPTY, dtype=torch.int32, device=device)
@@ -122,4 +122,4 @@ class TritonIndex:
 
 
 def _grid(ids: Tensor) -> tuple[int]:
-    return (triton.cdiv(len(ids), _BLOCK),)
+    return grid_of(len(ids), _BLOCK)

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ett.trainer.kernels.segments import CHUNK, RowGradients
-from ett.trainer.kernels.triton_rows import added_in_order, tile_of
+from ett.trainer.kernels.triton_rows import added_in_order, grid_of, power_of_two, tile_of
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowOptimizer, RowWiseAdagrad, Sgd, States
 
 _SGD, _ADAGRAD, _ROWWISE_ADAGRAD, _ADAM = range(4)
@@ -252,7 +252,7 @@ def _lists_of(gradients: RowGradients) -> _Lists:
         scale=None if scale is None else torch.empty_like(scale),
     )
     if length:
-        _heads_kernel[(triton.cdiv(length, _BLOCK),)](
+        _heads_kernel[grid_of(length, _BLOCK)](
             *(slots, order, gradients.bag_of_L, order if scale is None else scale, wrong),
             *(lists.rows, lists.rows if lists.scale is None else lists.scale),
             *(lists.heads, lists.chunk_heads, lists.block_heads, lists.counts),
@@ -260,7 +260,7 @@ def _lists_of(gradients: RowGradients) -> _Lists:
             SCALED=scale is not None,
             CHUNK=CHUNK,
             BLOCK=_BLOCK,
-            WORDS=triton.next_power_of_2(len(wrong)),
+            WORDS=power_of_two(len(wrong)),
         )
     return lists
 
@@ -286,19 +286,19 @@ def _launch(
     tile = {"CHUNK": CHUNK, "ROWS": rows, "COLUMNS": columns, "enable_fp_fusion": False}
     scale, is_scaled = (lists.rows, False) if lists.scale is None else (lists.scale, True)
     chunk_sums = grads.new_empty((2 * (length // CHUNK + 1), dim))
-    _chunk_kernel[(triton.cdiv(len(lists.chunk_heads), rows),)](
+    _chunk_kernel[grid_of(len(lists.chunk_heads), rows)](
         *(grads, lists.rows, scale, slots, lists.chunk_heads, lists.counts, chunk_sums, length, dim),
         SCALED=is_scaled,
         **tile,
     )
     block_sums = grads.new_empty((2 * (length // CHUNK**2 + 1), dim))
-    _block_kernel[(triton.cdiv(len(lists.block_heads), rows),)](
+    _block_kernel[grid_of(len(lists.block_heads), rows)](
         chunk_sums, slots, lists.block_heads, lists.counts, block_sums, length, dim, **tile
     )
     # A pointer that a kind of optimizer does not follow must be one all the same.
     state, state2 = (*states, weights, weights)[:2]
     keep1, keep2, take2 = 1.0 - betas[0], betas[1], 1.0 - betas[1]
-    _update_kernel[(triton.cdiv(length, rows),)](
+    _update_kernel[grid_of(length, rows)](
         *(grads, lists.rows, scale, slots, lists.heads, lists.counts, chunk_sums, block_sums),
         *(length, (length // CHUNK**2 + 1).bit_length()),
         *(weights, state, state2, weights if step_size is None else step_size, weights if root is None else root),

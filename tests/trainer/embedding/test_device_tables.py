@@ -136,7 +136,8 @@ def test_a_gradient_that_is_not_finite_changes_no_row(on_device: Make) -> None:
 
 def test_what_is_wrong_rises_at_the_next_batch_without_a_check(on_device: Make) -> None:
     collection = on_device()
-    collection(KeyedJaggedTensor(KEYS, torch.tensor([99]), None, torch.tensor([1, 0, 0, 0])).to(DEVICE))
+    with torch.no_grad():
+        collection(KeyedJaggedTensor(KEYS, torch.tensor([99]), None, torch.tensor([1, 0, 0, 0])).to(DEVICE))
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()
     with pytest.raises(DataError, match="table b: id 99 of feature f2"):

@@ -17,7 +17,8 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from ett.trainer.kernels import triton_batch, triton_rows, triton_update
-from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of, slot_type
+from ett.trainer.kernels.feature_rows import FeatureRows
+from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of
 from ett.trainer.kernels.triton_index import TritonIndex
 from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowWiseAdagrad, Sgd
@@ -61,9 +62,10 @@ def compile_rows(dim: int, lengths: list[int]) -> None:
     bags = torch.repeat_interleave(torch.arange(len(lengths)), offsets.diff())
     triton_batch.count_not_finite(torch.zeros(length, dim), torch.zeros(1, dtype=torch.int64))
     for scale, num_rows in product((None, torch.ones(length)), (NUM_ROWS, 2**40)):
-        slots = slots.to(slot_type(num_rows))
         first, report = torch.zeros(1, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
-        triton_batch.locate_rows(slots.to(torch.int64), offsets, first, first, slots, torch.empty_like(bags), report)
+        of = FeatureRows(first, first, num_rows)
+        triton_batch.locate_rows(slots.to(torch.int64), offsets, of, report)
+        slots = slots.to(of.slot_type())
         for batch_size in {1, len(lengths)}:
             triton_rows.pool_rows(table, slots, offsets, scale, batch_size)
         gradients = RowGradients(torch.zeros(len(lengths), dim), bags, scale, segments_of(slots), report)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ett.trainer.kernels import reference
-from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of, slot_type
+from ett.trainer.kernels.feature_rows import FeatureRows
+from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of
 from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowOptimizer, RowWiseAdagrad, Sgd
 
@@ -93,12 +94,10 @@ LENGTHS_OF_ROWS = [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, CHUNK**2 - 1, C
 
 @given(lengths=st.lists(st.sampled_from(LENGTHS_OF_ROWS), min_size=1, max_size=6), seed=st.integers(0, 9))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_rows_of_every_length_are_summed_beside_each_other(
-    lengths: list[int], seed: int, device: torch.device
-) -> None:
+def test_rows_of_every_length_are_summed_beside_each_other(lengths: list[int], seed: int, device: torch.device) -> None:
     draw = torch.Generator().manual_seed(seed)
     slots = torch.repeat_interleave(3 * torch.arange(len(lengths)) + 1, torch.tensor(lengths))
-    slots = slots[torch.randperm(len(slots), generator=draw)].to(slot_type(NUM_ROWS))
+    slots = slots[torch.randperm(len(slots), generator=draw)].to(torch.int32)
     grads = torch.randn(len(slots), 3, generator=draw)
     offsets = torch.arange(len(slots) + 1)
     check_sums(Batch(slots.to(device), offsets.to(device), None, grads.to(device)), device)
@@ -146,15 +145,14 @@ def test_ids_are_located_and_wrong_ones_counted(batch_size: int, num_rows: int, 
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(device)
     ids = torch.randint(0, 30, (int(offsets[-1]),), generator=draw).to(device)
     first, counts = torch.tensor([0, 30, 90], device=device), torch.tensor([30, 60, 30], device=device)
+    of = FeatureRows(first, counts, num_rows)
     for wrong in ({}, {0: -1}, {len(ids) - 1: 2**62, len(ids) // 2: -(2**63)}):
         for at, row_id in wrong.items():
             ids[at] = row_id
         found = []
         for kernels in (triton_batch, reference):
-            slots, rows = torch.full_like(ids, -7, dtype=slot_type(num_rows)), torch.full_like(ids, -7)
             report = torch.zeros(2, dtype=torch.int64, device=device)
-            kernels.locate_rows(ids, offsets, first, counts, slots, rows, report)
-            found.append((slots, rows, report))
+            found.append((*kernels.locate_rows(ids, offsets, of, report), report))
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
     positions = torch.repeat_interleave(torch.arange(3 * batch_size), lengths)
     assert torch.equal(found[0][1].cpu(), positions % batch_size * 3 + positions // batch_size)
@@ -228,9 +226,9 @@ def test_initial_rows_are_those_of_the_host_to_the_bit(dim: int, middle: float, 
     assert torch.equal(out.cpu(), torch.from_numpy(init.rows(np.arange(2**40, 2**40 + NUM_ROWS))))
 
 
-@given(slots=st.lists(st.integers(0, 6), max_size=3 * CHUNK), num_rows=st.sampled_from([7, 2**40]))
+@given(slots=st.lists(st.integers(0, 6), max_size=3 * CHUNK), dtype=st.sampled_from([torch.int32, torch.int64]))
 @settings(max_examples=60)
-def test_segments_are_the_positions_of_each_row_in_order(slots: list[int], num_rows: int) -> None:
-    found = segments_of(torch.tensor(slots, dtype=slot_type(num_rows)))
+def test_segments_are_the_positions_of_each_row_in_order(slots: list[int], dtype: torch.dtype) -> None:
+    found = segments_of(torch.tensor(slots, dtype=dtype))
     assert found.order_L.tolist() == sorted(range(len(slots)), key=lambda p: (slots[p], p))
     assert found.slots_L.tolist() == sorted(slots)
