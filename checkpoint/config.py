@@ -11,7 +11,7 @@ from ett.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointConfig:
-    uri: str = ""  # folder or file:// uri of the checkpoints; "" is `checkpoints` in the job's folder
+    uri: str = ""  # a folder, s3://bucket/folder or another fsspec URL; "" is `checkpoints` in the job's folder
     interval: str = "auto"  # "auto", "500 steps", "90s", "6m"
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
     allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder

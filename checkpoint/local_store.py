@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import builtins
 import errno
+import filecmp
 import io
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from ett.os_failure import os_failure
 
 # Larger than the small pieces of a segment (header, padding, packed ids); its blocks are larger and bypass it.
 WRITE_BUFFER_BYTES = 1 << 20
+COPY_BYTES = 4 << 20
 _TEMPORARY = ".tmp-"
 
 
@@ -61,6 +64,16 @@ class LocalStore:
                 self._link(temporary, final)
             finally:
                 self._unlink(temporary)
+
+    def put_file(self, name: str, path: Path) -> None:
+        with open(path, "rb", buffering=0) as source:
+            try:
+                with self.create_stream(name) as file:
+                    shutil.copyfileobj(source, file, COPY_BYTES)
+            except FileExistsError:
+                if not filecmp.cmp(path, self.root / name, shallow=False):
+                    raise
+        self.sync([name])
 
     def sync(self, names: list[str]) -> None:
         for folder in sorted({(self.root / name).parent for name in names}):

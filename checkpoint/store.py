@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from ett.checkpoint.store_uri import check_uri, local_path
+from ett.checkpoint.store_uri import S3_SCHEMES, check_uri, is_local, local_path, scheme_of
 from ett.errors import ConfigError
 
 
@@ -25,10 +26,19 @@ class Store(Protocol):
     uri: str
 
     def create(self, name: str, data: bytes) -> None:
-        """Store `data` durably under a new name, all or nothing. Raises: FileExistsError: the name is taken."""
+        """Store `data` durably under a new name, all or nothing.
+
+        Raises: FileExistsError: the name is taken; where answers can be lost, by other bytes than these.
+        """
 
     def create_stream(self, name: str) -> AbstractContextManager[BinaryIO]:
         """Open a new object for writing; it appears, whole, only when the context ends without an exception."""
+
+    def put_file(self, name: str, path: Path) -> None:
+        """Copy a finished local file to a new name, durably, all or nothing; safe to repeat.
+
+        Raises: FileExistsError: other bytes have the name.
+        """
 
     def sync(self, names: list[str]) -> None:
         """Make these new names survive a loss of power; their content does already."""
@@ -43,7 +53,8 @@ class Store(Protocol):
         """Return all names under the folder `prefix`, sorted; [] where there is none."""
 
     def unfinished(self) -> dict[str, str]:
-        """Return what creations that never ended have left: a name for `delete` -> the name that was meant."""
+        """Return what creations that never ended have left, living ones included: a name for `delete` -> the name
+        that was meant."""
 
     def delete(self, name: str) -> None:
         """Remove a name; one that is gone already is fine."""
@@ -51,8 +62,6 @@ class Store(Protocol):
 
 def open_store(uri: str) -> Store:
     """Return the store that a uri names; touches nothing. Raises: ConfigError: a uri of a kind without a store."""
-    from ett.checkpoint.local_store import LocalStore
-
     check_uri(uri)
     if not uri:
         raise ConfigError(
@@ -61,4 +70,14 @@ def open_store(uri: str) -> Store:
             do='name one, such as CheckpointConfig(uri="checkpoints"), or start the program by `ett launch`',
             code="F004",
         )
-    return LocalStore(local_path(uri))
+    if is_local(uri):
+        from ett.checkpoint.local_store import LocalStore
+
+        return LocalStore(local_path(uri))
+    if scheme_of(uri) in S3_SCHEMES:
+        from ett.checkpoint.s3_store import S3Store
+
+        return S3Store(uri)
+    from ett.checkpoint.fsspec_store import FsspecStore
+
+    return FsspecStore(uri)

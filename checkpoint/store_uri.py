@@ -9,20 +9,39 @@ from urllib.parse import unquote, urlsplit
 from ett.errors import ConfigError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+S3_SCHEMES = ("s3", "s3a")
 
 
 def check_uri(uri: str, field: str = "checkpoint.uri") -> None:
-    """Raise ConfigError unless `uri` is a local path or a file:// uri; "" passes."""
-    found = _SCHEME.match(uri)
-    if found and found[1].lower() != "file":
+    """Raise ConfigError unless `uri` is a local path, a file:// uri or one of a scheme of fsspec; "" passes."""
+    scheme = scheme_of(uri)
+    if scheme is None:
+        return
+    if scheme == "file":
+        if urlsplit(uri).netloc not in ("", "localhost"):
+            raise ConfigError(f"{field} is {uri!r}", expected="file:///absolute/path", code="F004")
+        return
+    import fsspec
+
+    if scheme not in fsspec.available_protocols() and scheme not in fsspec.registry:
         raise ConfigError(
-            f"{field} is {uri!r}: no store for {found[1]!r}", expected="a local folder or a file:// uri", code="F004"
+            f"{field} is {uri!r}: no store for {scheme!r}",
+            expected="a local folder, s3://bucket/folder, or another URL that fsspec knows",
+            code="F004",
         )
-    if found and urlsplit(uri).netloc not in ("", "localhost"):
-        raise ConfigError(f"{field} is {uri!r}", expected="file:///absolute/path", code="F004")
+
+
+def scheme_of(uri: str) -> str | None:
+    """Return the scheme of a uri in lower case; None: it is a local path."""
+    found = _SCHEME.match(uri)
+    return found[1].lower() if found else None
+
+
+def is_local(uri: str) -> bool:
+    return scheme_of(uri) in (None, "file")
 
 
 def local_path(uri: str) -> Path:
-    """Return the absolute folder that a checked uri names."""
+    """Return the absolute folder that a checked local uri names."""
     path = unquote(urlsplit(uri).path) if _SCHEME.match(uri) else uri
     return Path(path).expanduser().absolute()

@@ -81,6 +81,13 @@ PAGES: dict[str, tuple[str, int, str]] = {
         "The command needs packages that only some users want: the message names the extra. In the environment that "
         "ett runs in: pip install 'ett[otel]'.",
     ),
+    "F007": (
+        "the store lets a second writer replace what exists",
+        3,
+        "A commit is a name that can be created once. At start the same name was created twice there, and the second "
+        "was not refused (some S3 servers ignore If-None-Match), or the file system cannot create in one step: two "
+        "processes of a job could overwrite each other's commits unseen. Set checkpoint.uri to another store.",
+    ),
     "L007": (
         "somebody else holds it",
         7,
@@ -135,6 +142,13 @@ PAGES: dict[str, tuple[str, int, str]] = {
         5,
         "It answered 401 or 403. What it wants as headers goes into $OTEL_EXPORTER_OTLP_HEADERS (name=value, "
         "percent-encoded, commas between); ett never writes them anywhere. The job is not affected.",
+    ),
+    "P003": (
+        "a store refused the credentials",
+        5,
+        "The keys are wrong, expired, missing, or lack a right: list, read, write and delete below checkpoint.uri are "
+        "needed. Keys that expire are read anew, from where botocore finds them ($AWS_ACCESS_KEY_ID, "
+        "~/.aws/credentials, the instance's role), every five minutes and when the store says so. Nothing was lost.",
     ),
     "S001": (
         "a store or server did not answer",

@@ -3,6 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+from fault_proxy import FaultProxy
+from s3_servers import S3Server, moto_server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    with moto_server() as server:
+        server.make_bucket()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def open_proxy(moto: S3Server) -> Iterator[FaultProxy]:
+    opened = FaultProxy(moto.port)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def proxy(open_proxy: FaultProxy) -> FaultProxy:
+    open_proxy.forget()
+    return open_proxy

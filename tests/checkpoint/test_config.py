@@ -35,7 +35,7 @@ def test_other_intervals_are_refused_with_field_value_and_expectation(text: str)
     assert raised.value.code.startswith("F")
 
 
-@pytest.mark.parametrize("uri", ["ftp://host/x", "s3+unknown://b", "file://otherhost/x"])
+@pytest.mark.parametrize("uri", ["s4://host/x", "s3+unknown://b", "file://otherhost/x"])
 def test_a_uri_without_a_store_is_refused(uri: str) -> None:
     with pytest.raises(ConfigError, match=r"checkpoint\.uri"):
         CheckpointConfig(uri=uri)

@@ -1,0 +1,148 @@
+"""Checkpoints at any other fsspec URL whose file system creates a name only where it is free, in one step."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ett.errors import AccessDenied, ConfigError, Unreachable
+
+
+class FsspecReader:
+    def __init__(self, store: FsspecStore, name: str) -> None:
+        self._store, self._name = store, name
+        self.size = store.size(name)
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        end = min(self.size, offset + len(target))
+        data = self._store.read_range(self._name, offset, end) if end > offset else b""
+        target[: len(data)] = data
+        return len(data)
+
+
+class FsspecStore:
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._made: tuple[int, Any, str] | None = None
+
+    def create(self, name: str, data: bytes) -> None:
+        with self._translated(name) as path:
+            self._system.makedirs(os.path.dirname(path), exist_ok=True)
+            self._system.pipe_file(path, data, mode="create")
+
+    @contextmanager
+    def create_stream(self, name: str) -> Iterator[BinaryIO]:
+        """Write a local file, then send it: many file systems complete an object when its writer crashes."""
+        with tempfile.NamedTemporaryFile(prefix="ett-segment-", buffering=1 << 20) as file:
+            yield file  # type: ignore[misc]
+            file.flush()
+            self.put_file(name, Path(file.name))
+
+    def sync(self, names: list[str]) -> None:
+        return
+
+    def put_file(self, name: str, path: Path) -> None:
+        """Send a finished file under a new name; one of its size under that name already is success."""
+        with self._translated(name) as target:
+            size = path.stat().st_size
+            if self._system.exists(target):
+                if self._system.size(target) == size:
+                    return
+                # An earlier attempt broke off in the middle: no commit lists a file before it is whole.
+                self._system.rm_file(target)
+            self._system.makedirs(os.path.dirname(target), exist_ok=True)
+            self._system.put_file(str(path), target)
+            if (found := self._system.size(target)) != size:
+                raise OSError(f"{found} bytes lie there after {size} were sent")
+
+    def read(self, name: str) -> bytes:
+        with self._translated(name) as path:
+            return bytes(self._system.cat_file(path))
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[FsspecReader]:
+        yield FsspecReader(self, name)
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        with self._translated(name) as path:
+            return bytes(self._system.cat_file(path, start=start, end=end))
+
+    def size(self, name: str) -> int:
+        with self._translated(name) as path:
+            return int(self._system.info(path)["size"])
+
+    def list(self, prefix: str) -> list[str]:
+        with self._translated(prefix) as path:
+            try:
+                found = self._system.find(path.rstrip("/"))
+            except FileNotFoundError:
+                return []
+        top = f"{self._root}/"
+        return sorted(str(name).removeprefix(top) for name in found if str(name).startswith(top))
+
+    def unfinished(self) -> dict[str, str]:
+        return {}
+
+    def delete(self, name: str) -> None:
+        with self._translated(name) as path, suppress(FileNotFoundError):
+            self._system.rm_file(path)
+
+    @property
+    def _system(self) -> Any:
+        return self._opened()[1]
+
+    @property
+    def _root(self) -> str:
+        return self._opened()[2]
+
+    def _opened(self) -> tuple[int, Any, str]:
+        """Return (process, file system, root), made in this process: fsspec does not survive a fork."""
+        if self._made is None or self._made[0] != os.getpid():
+            import fsspec
+
+            try:
+                self._check_creates(fsspec.get_filesystem_class(self.uri.partition("://")[0]))
+                system, root = fsspec.core.url_to_fs(self.uri, use_listings_cache=False, skip_instance_cache=True)
+            except ImportError as err:
+                raise ConfigError(
+                    f"checkpoint.uri is {self.uri!r}: {err}", do="install the package that it names", code="F004"
+                ) from err
+            except OSError as err:
+                raise Unreachable(f"{self.uri}: {type(err).__name__}: {err}", do="check the host in it") from err
+            self._made = (os.getpid(), system, root.rstrip("/"))
+        return self._made
+
+    def _check_creates(self, kind: Any) -> None:
+        """Refuse fsspec's default, which asks whether a name exists and then writes: no probe would notice that."""
+        from fsspec.asyn import AsyncFileSystem
+        from fsspec.spec import AbstractFileSystem
+
+        if issubclass(kind, AsyncFileSystem):
+            has_own = kind._pipe_file is not AsyncFileSystem._pipe_file
+        else:
+            has_own = kind.pipe_file is not AbstractFileSystem.pipe_file
+        if has_own:
+            return
+        raise ConfigError(
+            f"{self.uri}: fsspec's {kind.__name__} looks whether a name is free and then writes it, so two processes "
+            "could commit under one number",
+            expected="a store that refuses a name that is taken: a local file system, S3, GCS, Azure",
+            do="set checkpoint.uri to another store",
+            code="F007",
+        )
+
+    @contextmanager
+    def _translated(self, name: str) -> Iterator[str]:
+        path = f"{self._root}/{name}"
+        try:
+            yield path
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except PermissionError as err:
+            raise AccessDenied(f"no permission for {path}: {err}", do="correct the credentials", code="P003") from err
+        except OSError as err:
+            raise Unreachable(f"{path}: {type(err).__name__}: {err}", code="S003") from err
