@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ett.bench import BenchResult
 from ett.figures import FIGURES
+from ett.trainer.bench.bench_cost import cost_detail
 from ett.trainer.bench.bench_data import data_figures
 from ett.trainer.bench.bench_device import device_figures
 from ett.trainer.bench.bench_exactness import exactness_figure
@@ -23,4 +24,5 @@ def run(quick: bool, path: Path = _WORKLOAD) -> BenchResult:
     on_device, device_detail = device_figures(quick)
     mismatches, exactness = exactness_figure(workload["exactness"], quick)
     figures = [*on_device, *beside_torchrec, *index_figures(workload["index"], quick), mismatches, *data_figures(quick)]
-    return BenchResult(figures=figures, detail=detail | device_detail | exactness)
+    cost = cost_detail(workload["cost"], quick)
+    return BenchResult(figures=figures, detail=detail | device_detail | exactness | cost)

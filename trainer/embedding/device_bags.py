@@ -34,6 +34,7 @@ class DeviceBags:
     def __init__(self, blocks: Sequence[Block], slots: Sequence[Slot], configs: Sequence[EmbeddingConfig]) -> None:
         self._slots, self._configs = slots, configs
         self.blocks = [BlockBags(block, slots, configs) for block in blocks]
+        self._leaf = torch.zeros((), requires_grad=True)  # makes autograd call backward; gets no gradient
         self._alarm = DeviceAlarm(blocks[0].weights.device, len(blocks))
 
     def pooled(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> Tensor:
@@ -51,8 +52,7 @@ class DeviceBags:
         if not torch.is_grad_enabled():
             self._alarm.send(report)
         batch = _Batch(bags, report)
-        leaf = torch.zeros((), requires_grad=True)  # makes autograd call backward
-        out: Tensor = _Pool.apply(self, batch, weights, leaf)  # type: ignore[no-untyped-call]
+        out: Tensor = _Pool.apply(self, batch, weights, self._leaf)  # type: ignore[no-untyped-call]
         return out
 
     def check(self) -> None:

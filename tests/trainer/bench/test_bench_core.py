@@ -10,6 +10,7 @@ import pytest
 
 from ett.errors import ThresholdMissed
 from ett.trainer.bench import bench_index, bench_torchrec
+from ett.trainer.bench.bench_cost import cost_detail
 from ett.trainer.bench.torchrec_model import ModelWorkload, make_batches
 from ett.trainer.bench.zipf_ids import ZipfIds
 from ett.trainer.sparse.numpy_id_index import NumpyIdIndex
@@ -63,3 +64,10 @@ def test_batches_are_as_the_workload_says_and_differ_by_rank(table: str, is_jagg
     assert abs(float(lengths.mean()) - workload.ids) < 1.0 and (float(lengths.std()) > 0) is is_jagged
     assert not np.array_equal(first.dense.numpy(), second.dense.numpy())
     assert first.ids.values().max() < workload.rows
+
+
+def test_the_cost_of_an_id_is_measured_by_batch_and_by_table() -> None:
+    cost = {"dim": 4, "quick_table_rows": [100, 300], "batches": [20, 50], "repeats": 3}
+    found = cost_detail(cost, quick=True)
+    assert list(found["us_per_id_by_batch"]) == ["20", "50"] and list(found["us_per_id_by_table_rows"]) == ["100", "300"]
+    assert all(us > 0 for by in found.values() for us in by.values())
