@@ -65,17 +65,21 @@ def main() -> None:
     config = CheckpointConfig(uri=uri, interval="10 steps")
     checkpointer = Checkpointer(config, model=model, optimizer=optimizer)
     start = checkpointer.restore()  # None on a fresh start
-    step, cursor, loss = (start.step, start.cursor, 0.0) if start else (0, 0, 0.0)
+    step, cursor = (start.step, start.cursor) if start else (0, 0)
+    is_saved = start is not None
+    loss: float | None = None
     for ids, labels in batches(run.rank, run.world_size, skip=cursor):
         with run.step(global_samples=BATCH, step=step + 1):
             loss = train_one(model, optimizer, ids, labels, run.world_size)
         step, cursor = step + 1, cursor + BATCH
-        checkpointer.step(step, cursor)  # saves when due
+        is_saved = checkpointer.step(step, cursor) is not None  # saves when due
     run.train_end()
-    checkpointer.save(step, cursor)  # what came after the last interval
+    if not is_saved:
+        checkpointer.save(step, cursor)  # what came after the last interval
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     if run.rank == 0:
-        print(f"step {step}, loss of rank 0 {loss:.6f}, weights {float(weights.double().sum()).hex()}", flush=True)
+        loss_text = "no step was left" if loss is None else f"loss of rank 0 {loss:.6f}"
+        print(f"step {step}, {loss_text}, weights {float(weights.double().sum()).hex()}", flush=True)
     if run.world_size > 1:
         dist.destroy_process_group()
 
