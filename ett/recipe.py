@@ -23,6 +23,7 @@ from ett.section import build_section, nearest
 from ett.toml_file import read_toml
 
 OWN_SECTIONS: dict[str, type] = {"job": JobConfig, "launch": LaunchConfig, "telemetry": TelemetryConfig}
+_NAME = "NAME"  # stands for a table's own name in [sparse.tables.NAME]
 SITE_ONLY = frozenset({"defaults", "slo", "owners", "teams", "store"})
 
 
@@ -79,7 +80,8 @@ def resolve(
     resolved = {name: _build_named(name, cls, values) for name, cls in known.items()}
     plain = {name: asdict(section) for name, section in resolved.items()}
     plain = json.loads(json.dumps(plain))
-    origins = {key: values[key].origin if key in values else "default" for key in _leaf_names(known)}
+    names = [f"{section}.{name}" for section, table in plain.items() for name, _ in _plain_leaves(table)]
+    origins = {key: values[key].origin if key in values else "default" for key in names}
     return ResolvedRecipe(path=str(path), sections=plain, origins=origins)
 
 
@@ -153,16 +155,21 @@ def _leaves(table: Mapping[str, Any], cls: type, prefix: str) -> list[tuple[str,
     found: list[tuple[str, Any]] = []
     for key, value in table.items():
         name = f"{prefix}.{key}"
-        nested = hints.get(key)
+        nested, named = hints.get(key), _named_tables(hints.get(key))
         if isinstance(value, dict) and nested is not None and is_dataclass(nested):
             found += _leaves(value, typing.cast(type, nested), name)
+        elif isinstance(value, dict) and named is not None:
+            for own_name, own in value.items():
+                at = f"{name}.{own_name}"
+                found += _leaves(own, named, at) if isinstance(own, dict) else [(at, own)]
         else:
             found.append((name, value))
     return found
 
 
 def _environ_values(environ: Mapping[str, str], known: Mapping[str, type]) -> dict[str, _Value]:
-    names = {"ETT_" + key.replace(".", "_").upper(): key for key in _leaf_names(known)}
+    keys = [key for key in _leaf_names(known) if f".{_NAME}." not in key]
+    names = {"ETT_" + key.replace(".", "_").upper(): key for key in keys}
     return {
         key: _Value(_parse_value(environ[name], key, known), f"${name}")
         for name, key in names.items()
@@ -196,6 +203,7 @@ def _check_known(key: str, known: Mapping[str, type], origin: str) -> None:
     if section not in known:
         raise ConfigError(f"{origin}: unknown section [{section}]", expected=nearest(section, known), code="F002")
     names = [name.partition(".")[2] for name in _leaf_names({section: known[section]})]
+    rest = _without_names(rest, names)
     if any(name.startswith(f"{rest}.") for name in names):
         raise ConfigError(f"{origin}: {key} is not a table", expected=f"a table [{key}]", code="F003")
     if rest not in names:
@@ -208,14 +216,39 @@ def _leaf_names(known: Mapping[str, type]) -> list[str]:
         hints = typing.get_type_hints(cls)
         for field in fields(cls):
             nested = hints[field.name]
-            name = f"{section}.{field.name}"
-            names += _leaf_names({name: nested}) if is_dataclass(nested) else [name]  # type: ignore[dict-item]
+            name, named = f"{section}.{field.name}", _named_tables(nested)
+            if named is not None:
+                names += _leaf_names({f"{name}.{_NAME}": named})
+            else:
+                names += _leaf_names({name: nested}) if is_dataclass(nested) else [name]  # type: ignore[dict-item]
     return names
+
+
+def _named_tables(hint: Any) -> type | None:
+    """Return the dataclass of tables that a recipe names itself, [section.key.NAME]; None for any other hint."""
+    is_named = typing.get_origin(hint) is dict and is_dataclass(typing.get_args(hint)[1])
+    return typing.cast(type, typing.get_args(hint)[1]) if is_named else None
+
+
+def _without_names(key: str, names: Sequence[str]) -> str:
+    """Return the key with NAME for what a recipe calls a table of its own."""
+    for parent in {name.partition(f".{_NAME}.")[0] for name in names if f".{_NAME}." in name}:
+        if key.startswith(f"{parent}."):
+            return ".".join([parent, _NAME, *key.removeprefix(f"{parent}.").split(".")[1:]])
+    return key
+
+
+def _plain_leaves(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        found += _plain_leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return found
 
 
 def _hint(key: str, known: Mapping[str, type]) -> Any:
     section, *path = key.split(".")
     hint: Any = known[section]
     for part in path:
-        hint = typing.get_type_hints(hint)[part]
+        named = _named_tables(hint)
+        hint = named if named is not None else typing.get_type_hints(hint)[part]
     return hint

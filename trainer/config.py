@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ett.errors import ConfigError
@@ -32,6 +32,25 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TableConfig:
+    """What one table has for itself; 0 and "" stand for what [sparse] and [model] say."""
+
+    features: tuple[str, ...] = ()  # columns whose ids are rows of this table; empty: the one of the table's name
+    num_embeddings: int = 0  # ids are in [0, num_embeddings); 0: any int64, and the table grows
+    embedding_dim: int = 0  # elements of a row
+    pooling: Literal["sum", "mean", "none"] = "sum"  # of an example's rows; mean: by their number; none: one by one
+    optimizer: Literal["", "sgd", "adagrad", "rowwise_adagrad", "adam"] = ""
+    learning_rate: float = 0.0
+    max_rows: int = 0  # on one rank
+
+    def __post_init__(self) -> None:
+        for name in ("num_embeddings", "embedding_dim", "max_rows"):
+            _at_least(name, getattr(self, name), 0)
+        if not 0.0 <= self.learning_rate < float("inf"):
+            raise ConfigError(f"learning_rate is {self.learning_rate}", expected="a finite number, zero or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SparseConfig:
     """Every table's optimizer; all are exact: duplicates of an id are summed first, then one update."""
 
@@ -54,6 +73,7 @@ class SparseConfig:
     max_rows: int = 0  # of one table on one rank; 0: no bound
     when_full: Literal["error", "lru", "lfu"] = "error"  # which rows give way to new ones
     ttl_updates: int = 0  # a row that so many updates of its table left alone goes; 0: never
+    tables: dict[str, TableConfig] = field(default_factory=dict)  # [sparse.tables.NAME]: what differs, table by table
 
     def __post_init__(self) -> None:
         self._check_tier()
@@ -67,6 +87,17 @@ class SparseConfig:
         _check_betas("sparse", self.beta1, self.beta2)
         if not self.init_scale >= 0.0:
             raise ConfigError(f"sparse.init_scale is {self.init_scale}", expected="zero or more")
+
+    def of_table(self, name: str) -> SparseConfig:
+        """Return the settings of one table: its own where it has some."""
+        own = self.tables.get(name, TableConfig())
+        return replace(
+            self,
+            optimizer=own.optimizer or self.optimizer,
+            learning_rate=own.learning_rate or self.learning_rate,
+            max_rows=own.max_rows or self.max_rows,
+            tables={},
+        )
 
     def _check_tier(self) -> None:
         _at_least("sparse.redis_attempts", self.redis_attempts, 1)

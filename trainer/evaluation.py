@@ -73,10 +73,10 @@ def _scored_batches(
     num_rows = 0
     with torch.no_grad(), closing(reader.heldout_batches(config.batch_size)) as batches:
         for batch in batches:
-            lookup = model.ebc.look_up(batch.ids, STOP if stop_requested() else 0)
-            if lookup.control & STOP:
+            looked_up = model.ebc.look_up(batch.features, STOP if stop_requested() else 0)
+            if looked_up.control & STOP:
                 return None
-            scores.append(model(owned_tensor(batch.dense), model.ebc.pooled(lookup)))
+            scores.append(model(owned_tensor(batch.dense), looked_up.inputs))
             labels.append(owned_tensor(batch.labels))
             num_rows += batch.global_size
             if config.max_rows and num_rows >= config.max_rows:

@@ -28,12 +28,14 @@ from ett.trainer.dense.gradient_buckets import GradientBuckets
 from ett.trainer.dense.micro_batches import MicroBatches
 from ett.trainer.dense.owned_tensor import owned_tensor
 from ett.trainer.dense.schedule import learning_rate_factor
+from ett.trainer.embedding.job_tables import LookedUp
+from ett.trainer.embedding.table_outputs import SparseInputs
 from ett.trainer.evaluation import HeldOutScore
 from ett.trainer.loss_log import LossLog
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches, ReadyBatch
 from ett.trainer.pipeline.stage_clock import StageClock
 from ett.trainer.progress import ProgressLines
-from ett.trainer.sparse.exchange import STOP, Lookup
+from ett.trainer.sparse.exchange import STOP
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +61,24 @@ class TrainingStep:
         Raises: ConfigError: the loss is not finite, on all ranks.
         """
         factor = learning_rate_factor(self._config.optimizer, step)
-        lookup = self._look_up(ready, clock)
-        pooled_BFD = self.model.ebc.pooled(lookup)
+        looked_up = self._look_up(ready, clock)
         with clock.run("forward_backward", ready.number):
-            loss = self._forward_backward(step, ready.batch, pooled_BFD)
+            loss = self._forward_backward(step, ready.batch, looked_up.inputs)
         with clock.run("update", ready.number):
             wait_for_sums = self._buckets.start_sum(loss)
-            self._update_rows(lookup, pooled_BFD, self._config.sparse.learning_rate * factor)
+            self._update_rows(looked_up, factor)
             global_loss = self._finite(step, wait_for_sums())
             self.optimizer.step(self._config.optimizer.learning_rate * factor)
-        return global_loss, bool(lookup.control & STOP)
+        return global_loss, bool(looked_up.control & STOP)
 
-    def _forward_backward(self, step: int, batch: Batch, pooled_BFD: Tensor) -> Tensor:
+    def _forward_backward(self, step: int, batch: Batch, sparse: SparseInputs) -> Tensor:
         """Return this rank's part of the loss; the gradients of its samples are in the parameters and the rows."""
         self._buckets.zero()
-        micro_batches = MicroBatches(pooled_BFD, self._config.train.accumulate)
+        micro_batches = MicroBatches(sparse, self._config.train.accumulate)
         total = torch.zeros(())
-        for number, (part, rows_BFD) in enumerate(micro_batches):
+        for number, (part, sparse_part) in enumerate(micro_batches):
             self.model.dropout.seed_step(self._config.train.seed, step, self._collectives.rank, number)
-            logits = self.model(owned_tensor(batch.dense[part]), rows_BFD)
+            logits = self.model(owned_tensor(batch.dense[part]), sparse_part)
             labels = owned_tensor(batch.labels[part])
             loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / batch.global_size
             torch.autograd.backward(loss)
@@ -85,19 +86,18 @@ class TrainingStep:
         micro_batches.join_gradients()
         return total
 
-    def _look_up(self, ready: ReadyBatch, clock: StageClock) -> Lookup:
+    def _look_up(self, ready: ReadyBatch, clock: StageClock) -> LookedUp:
         if ready.announced is None:
             with clock.run("look_up", ready.number):
-                return self.model.ebc.look_up(ready.batch.ids, ready.control)
+                return self.model.ebc.look_up(ready.batch.features, ready.control)
         with clock.run("fetch_colliding", ready.number):
-            return self.model.ebc.exchange.complete(ready.announced)
+            return self.model.ebc.complete(ready.announced, ready.batch.features)
 
-    def _update_rows(self, lookup: Lookup, pooled_BFD: Tensor, learning_rate: float) -> None:
+    def _update_rows(self, looked_up: LookedUp, factor: float) -> None:
         if self._config.train.freeze_embeddings:
-            lookup.drop()
-            return
-        assert pooled_BFD.grad is not None
-        lookup.apply_gradients(pooled_BFD.grad.view(-1, self.model.ebc.dim), learning_rate)
+            looked_up.drop()
+        else:
+            looked_up.apply_gradients(factor)
 
     @staticmethod
     def _finite(step: int, loss: float) -> float:

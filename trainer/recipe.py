@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ett.errors import NotFound
+from ett.section import build_section
 
 SECTIONS: dict[str, str] = {
     "data": "ett.trainer.data.config:DataConfig",
@@ -22,13 +23,17 @@ SECTIONS: dict[str, str] = {
 
 
 def check(sections: Mapping[str, Any], cwd: str) -> None:
-    """Check what the recipe needs of this host, once for all ranks: local data. A URL is first opened by the ranks.
+    """Check once for all ranks what sections need of each other, and of this host. A URL is first opened by the ranks.
 
     Args:
         sections: a resolved recipe, or the kept one of a job.
         cwd: the folder that the ranks will run in.
-    Raises: NotFound: data.path is not there.
+    Raises: NotFound: data.path is not there. ConfigError: [sparse.tables] does not fit the data.
     """
+    from ett.trainer.config import ModelConfig, SparseConfig
+    from ett.trainer.data.config import DataConfig
+    from ett.trainer.recipe_tables import recipe_tables
+
     path = sections.get("data", {}).get("path", "")
     is_local = path and "://" not in path and "::" not in path
     if is_local and not Path(cwd, Path(path).expanduser()).exists():
@@ -37,3 +42,8 @@ def check(sections: Mapping[str, Any], cwd: str) -> None:
             expected="a file, a folder or an fsspec URL",
             do="correct it, or leave it empty to generate input",
         )
+    recipe_tables(
+        build_section(ModelConfig, sections.get("model", {}), "model"),
+        build_section(SparseConfig, sections.get("sparse", {}), "sparse"),
+        build_section(DataConfig, sections.get("data", {}), "data").id_features,
+    )

@@ -22,16 +22,18 @@ from ett.trainer.comm.said_once import say_once
 from ett.trainer.config import TrainerConfig
 from ett.trainer.data.config import DataConfig
 from ett.trainer.data.criteo import CriteoReader
+from ett.trainer.data.criteo_text import CATEGORIES
 from ett.trainer.data.generated_file import ensure_generated
 from ett.trainer.dense.dlrm import Dlrm
-from ett.trainer.embedding.single_id_tables import SingleIdTables
-from ett.trainer.embedding.table_config import EmbeddingBagConfig
+from ett.trainer.embedding.job_tables import JobTables
+from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
 from ett.trainer.evaluation import held_out_score
 from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
 from ett.trainer.loss_log import LossLog, read_losses
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
 from ett.trainer.pipeline.stage_clock import StageClock, write_trace
 from ett.trainer.progress import ProgressLines
+from ett.trainer.recipe_tables import recipe_tables
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
 
 NUM_DENSE, NUM_TABLES = 13, 26
@@ -136,11 +138,19 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
 
 def build_model(config: TrainerConfig, collectives: Collectives, tiers: Tiers = IN_MEMORY) -> Dlrm:
     """Return the model of a recipe with its initial weights, the same dense ones on every rank."""
+    named = recipe_tables(config.model, config.sparse, CATEGORIES)
     tables = [
-        EmbeddingBagConfig(0, config.model.embedding_dim, f"t_C{i}", feature_names=[f"C{i}"])
-        for i in range(1, NUM_TABLES + 1)
+        EmbeddingBagConfig(
+            table.own.num_embeddings,
+            table.embedding_dim,
+            f"t_{table.name}",
+            feature_names=list(table.features),
+            pooling=PoolingType[table.own.pooling.upper()],
+        )
+        for table in named
     ]
-    embeddings = SingleIdTables(tables, config.sparse, collectives, seed=config.train.seed, tiers=tiers)
+    settings = {f"t_{table.name}": table.settings for table in named}
+    embeddings = JobTables(tables, settings, collectives, seed=config.train.seed, tiers=tiers)
     return Dlrm(config.model, embeddings, num_dense=NUM_DENSE, seed=config.train.seed, precision=config.dense.precision)
 
 
@@ -164,7 +174,7 @@ def _prefetched(
     train = config.train
     ahead = collectives.beside() if train.prefetch_depth else collectives
     clock = StageClock(train.prefetch_depth, train.trace_batches)
-    return PrefetchedBatches(reader, model.ebc.exchange, ahead, clock, lambda: run.stop_requested)
+    return PrefetchedBatches(reader, model.ebc, ahead, clock, lambda: run.stop_requested)
 
 
 def _commit_facts(commit: Commit) -> dict[str, Any]:

@@ -21,6 +21,12 @@ class GenerateConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnConfig:
+    width: int = 1
+    kind: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
     path: str = ""
     ratio: float = 0.5
@@ -28,6 +34,7 @@ class DataConfig:
     pooling: Literal["sum", "mean"] = "sum"
     limit: int | None = None
     generate: GenerateConfig = field(default_factory=GenerateConfig)
+    columns: dict[str, ColumnConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.ratio > 1:
@@ -55,6 +62,7 @@ def test_values_and_defaults_resolve_to_plain_json(tmp_path: Path) -> None:
         "pooling": "sum",
         "limit": None,
         "generate": {"rows": 7},
+        "columns": {},
     }
 
 
@@ -68,6 +76,36 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_site_file(tmp_pat
     assert resolved.sections["data"]["limit"] == 2
     assert resolved.sections["data"]["ratio"] == 0.3
     assert resolved.sections["data"]["generate"]["rows"] == 4
+
+
+def test_tables_that_a_recipe_names_itself_have_defaults_overrides_origins(tmp_path: Path) -> None:
+    text = "[data.columns.C1]\nwidth = 3\n[data.columns.C2]\nkind = 'a'\n"
+    resolved = recipe(tmp_path, text, "data.columns.C2.kind=b", "data.columns.C9.width=7")
+    assert resolved.sections["data"]["columns"] == {
+        "C1": {"width": 3, "kind": ""},
+        "C2": {"width": 1, "kind": "b"},
+        "C9": {"width": 7, "kind": ""},
+    }
+    origins = {key.removeprefix("data.columns."): at for key, at in resolved.origins.items() if "columns" in key}
+    assert origins["C1.width"] == f"{tmp_path}/job.toml:2"
+    assert (origins["C2.kind"], origins["C1.kind"]) == ("--set data.columns.C2.kind", "default")
+
+
+@pytest.mark.parametrize(
+    ("text", "fact", "expected"),
+    [
+        ("[data.columns.C1]\nwitdh = 3\n", ":2: unknown key 'data.columns.C1.witdh'", "'columns.NAME.width'"),
+        ("[data.columns.C1]\nwidth = 'x'\n", ':2: data.columns.C1.width is "x"', "an integer"),
+        ("[data.columns]\nC1 = 3\n", ":2: data.columns.C1 is not a table", "a table [data.columns.C1]"),
+        ("[data]\ncolumns = 3\n", ":2: data.columns is not a table", "a table [data.columns]"),
+    ],
+)
+def test_what_is_wrong_in_a_table_that_a_recipe_names_is_named_with_its_line(
+    tmp_path: Path, text: str, fact: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe(tmp_path, text)
+    assert fact in caught.value.fact and expected in caught.value.expected
 
 
 def test_origins_name_file_line_flag_or_default(tmp_path: Path) -> None:

@@ -17,15 +17,16 @@ from ett.trainer.dense.gradient_buckets import GradientBuckets
 from ett.trainer.dense.interaction import LowRankCross
 from ett.trainer.dense.schedule import learning_rate_factor
 from ett.trainer.dense.seeded_dropout import SeededDropout
-from ett.trainer.embedding.single_id_tables import SingleIdTables
+from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.embedding.table_config import EmbeddingBagConfig
+from ett.trainer.embedding.table_outputs import SparseInputs
 
 TABLES, DIM, DENSE = 4, 6, 3
 
 
 def make_model(seed: int = 1, dropout: float = 0.0, **kind: Any) -> Dlrm:
     tables = [EmbeddingBagConfig(0, name=f"t{i}", embedding_dim=DIM) for i in range(TABLES)]
-    embeddings = SingleIdTables(tables, SparseConfig(), LocalCollectives(), seed=seed)
+    embeddings = JobTables(tables, SparseConfig(), LocalCollectives(), seed=seed)
     config = ModelConfig(embedding_dim=DIM, bottom_mlp=(8,), top_mlp=(9, 5), dropout=dropout, **kind)
     return Dlrm(config, embeddings, num_dense=DENSE, seed=seed)
 
@@ -42,9 +43,9 @@ def test_the_interaction_equals_pair_by_pair_dot_products_forward_and_backward()
     model = make_model()
     dense, pooled = torch.randn(7, DENSE), torch.randn(7, TABLES, DIM)
     results = []
-    for forward in (model, lambda d, p: plain_forward(model, d, p)):
+    for forward in (model, lambda d, p: plain_forward(model, d, p.pooled[0])):
         leaf = pooled.clone().requires_grad_()
-        logits = forward(dense, leaf)
+        logits = forward(dense, SparseInputs([leaf], {}))
         logits.square().sum().backward()
         results.append((logits.detach(), leaf.grad))
     torch.testing.assert_close(results[0], results[1])
@@ -55,8 +56,8 @@ def test_dcn_v2_crosses_the_vectors_as_its_formula_says_forward_and_backward() -
     weights = model.state_dict()
     dense, pooled = torch.randn(7, DENSE), torch.randn(7, TABLES, DIM)
 
-    def formula(dense: Tensor, pooled: Tensor) -> Tensor:
-        first = crossed = torch.cat([model.bottom(dense), *pooled.unbind(1)], 1)
+    def formula(dense: Tensor, sparse: SparseInputs) -> Tensor:
+        first = crossed = torch.cat([model.bottom(dense), *sparse.pooled[0].unbind(1)], 1)
         for layer in range(2):
             low = crossed @ weights[f"interaction.down.{layer}.weight"].T
             wide = low @ weights[f"interaction.up.{layer}.weight"].T + weights[f"interaction.up.{layer}.bias"]
@@ -67,7 +68,7 @@ def test_dcn_v2_crosses_the_vectors_as_its_formula_says_forward_and_backward() -
     results = []
     for forward in (model, formula):
         leaf = pooled.clone().requires_grad_()
-        logits = forward(dense, leaf)
+        logits = forward(dense, SparseInputs([leaf], {}))
         logits.square().sum().backward()
         results.append((logits.detach(), leaf.grad))
     torch.testing.assert_close(results[0], results[1])

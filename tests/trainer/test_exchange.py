@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ett.checkpoint.table import TableRows
 from ett.trainer.config import SparseConfig
-from ett.trainer.embedding.single_id_tables import SingleIdTables
+from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.embedding.table_config import EmbeddingBagConfig
 from ett.trainer.sparse.hashing import RowInit
 
@@ -20,9 +20,13 @@ TABLES, DIM, BATCH, LR = 5, 4, 24, 0.5
 Run = Callable[[int, Callable[[Any], Any]], list[Any]]
 
 
-def collection(collectives: Any) -> SingleIdTables:
+def collection(collectives: Any) -> JobTables:
     tables = [EmbeddingBagConfig(0, name=f"t{i}", embedding_dim=DIM) for i in range(TABLES)]
-    return SingleIdTables(tables, SparseConfig(optimizer="sgd", init_scale=0.5), collectives, seed=1)
+    return JobTables(tables, SparseConfig(optimizer="sgd", init_scale=0.5, learning_rate=LR), collectives, seed=1)
+
+
+def columns(ids: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    return {f"t{f}": of_table for f, of_table in enumerate(ids)}
 
 
 def global_batch(step: int) -> tuple[np.ndarray[Any, Any], Tensor]:
@@ -60,8 +64,9 @@ def trained(collectives: Any, num_steps: int, uneven: bool = False) -> list[Tabl
     for step in range(num_steps):
         ids, grads = global_batch(step)
         part = bounds(collectives.rank, collectives.world_size, uneven)
-        lookup = ebc.look_up(ids[:, part])
-        lookup.apply_gradients(grads[part].reshape(-1, DIM), LR)
+        looked_up = ebc.look_up(columns(ids[:, part]))
+        looked_up.inputs.pooled[0].backward(grads[part])
+        looked_up.apply_gradients(1.0)
     return [shard.export_rows() for shard in ebc.shards()]
 
 
@@ -92,7 +97,7 @@ def test_every_position_gets_its_row(on_ranks: Run, world_size: int) -> None:
     def body(collectives: Any) -> bool:
         ids, _ = global_batch(collectives.rank)
         ebc = collection(collectives)
-        rows = ebc.pooled(ebc.look_up(ids))
+        rows = ebc.look_up(columns(ids)).inputs.pooled[0]
         inits = [RowInit(f"embedding_bags.t{f}", seed=1, dim=DIM, scale=0.5).rows(ids[f]) for f in range(TABLES)]
         return torch.equal(rows.detach(), torch.from_numpy(np.stack(inits, axis=1)))
 
@@ -102,7 +107,7 @@ def test_every_position_gets_its_row(on_ranks: Run, world_size: int) -> None:
 def test_control_words_are_ored_over_ranks(on_ranks: Run) -> None:
     def body(collectives: Any) -> int:
         ids, _ = global_batch(0)
-        return collection(collectives).look_up(ids, control=1 if collectives.rank == 2 else 4).control
+        return collection(collectives).look_up(columns(ids), control=1 if collectives.rank == 2 else 4).control
 
     assert on_ranks(3, body) == [5, 5, 5]
 
@@ -110,8 +115,7 @@ def test_control_words_are_ored_over_ranks(on_ranks: Run) -> None:
 def test_a_batch_without_samples_on_any_rank_changes_nothing(on_ranks: Run) -> None:
     def body(collectives: Any) -> int:
         ebc = collection(collectives)
-        lookup = ebc.look_up(np.empty((TABLES, 0), np.int64))
-        lookup.apply_gradients(torch.empty(0, DIM), LR)
+        ebc.look_up(columns(np.empty((TABLES, 0), np.int64))).apply_gradients(1.0)
         return sum(len(shard) for shard in ebc.shards())
 
     assert on_ranks(2, body) == [0, 0]

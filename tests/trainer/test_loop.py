@@ -40,7 +40,7 @@ OnRanks = Callable[[int, Callable[[Any], Any]], list[Any]]
 class PlainBatch:
     labels: np.ndarray[Any, Any]
     dense: np.ndarray[Any, Any]
-    ids: np.ndarray[Any, Any]
+    features: dict[str, np.ndarray[Any, Any]]
     global_size: int
 
 
@@ -70,7 +70,8 @@ class PlainReader:
         dense = rng.standard_normal((BATCH, 13)).astype(np.float32)
         labels = (rng.random(BATCH) < 0.4).astype(np.float32)
         mine = np.array_split(np.arange(BATCH), self.world_size)[self.rank]
-        return PlainBatch(labels[mine], dense[mine], ids[:, mine], BATCH)
+        features = {f"C{i + 1}": ids[i, mine] for i in range(26)}
+        return PlainBatch(labels[mine], dense[mine], features, BATCH)
 
 
 @dataclass
@@ -120,7 +121,7 @@ def make_loop(collectives: Any, run: StubRun, config: TrainerConfig = CONFIG) ->
     depth = config.train.prefetch_depth
     batches = PrefetchedBatches(
         reader,
-        model.ebc.exchange,
+        model.ebc,
         collectives.beside() if depth else collectives,
         StageClock(depth, trace_batches=STEPS),
         lambda: run.stop_requested,

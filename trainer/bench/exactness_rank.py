@@ -19,6 +19,7 @@ from ett.trainer.comm.collectives import Collectives
 from ett.trainer.comm.process_group import join_process_group, leave_process_group
 from ett.trainer.config import DenseConfig, ModelConfig, SparseConfig, TrainConfig, TrainerConfig
 from ett.trainer.data.criteo import Batch
+from ett.trainer.data.criteo_text import CATEGORIES
 from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
 from ett.trainer.pipeline.stage_clock import StageClock
@@ -46,7 +47,7 @@ class _Batches:
             dense = random.standard_normal((size, NUM_DENSE)).astype(np.float32)
             labels = (random.random(size) < 0.4).astype(np.float32)
             self._taken = step + 1
-            yield Batch(labels[mine], dense[mine], np.ascontiguousarray(ids[:, mine]), size)
+            yield Batch(labels[mine], dense[mine], dict(zip(CATEGORIES, ids[:, mine], strict=True)), size)
 
     def state_dict(self) -> dict[str, Any]:
         return {"taken": self._taken}
@@ -94,7 +95,7 @@ def _trained(
         with open_tiers(config.sparse, place) as tiers:
             step = TrainingStep(config, build_model(config, collectives, tiers), collectives)
             reader, clock = _Batches(workload, collectives.rank, collectives.world_size), StageClock(depth)
-            with PrefetchedBatches(reader, step.model.ebc.exchange, ahead, clock, lambda: False) as batches:
+            with PrefetchedBatches(reader, step.model.ebc, ahead, clock, lambda: False) as batches:
                 for ready in batches:
                     found.update(step.take(ready.number, ready, clock)[0].hex().encode())
             for shard in step.model.ebc.shards():

@@ -16,6 +16,7 @@ class Jagged:
 
     values: NDArray[Any]
     lengths: NDArray[np.int64]
+    weights: NDArray[np.float32] | None = None  # [L], of the values in a weighted sum; None: all are one
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -26,14 +27,17 @@ class Jagged:
         lengths = self.lengths[rows]
         ends = np.cumsum(lengths)
         shift = np.repeat(begins - (ends - lengths), lengths)
-        return Jagged(self.values[np.arange(len(shift), dtype=np.int64) + shift], lengths)
+        return self._at(np.arange(len(shift), dtype=np.int64) + shift, lengths)
 
     def last(self, num_values: int) -> Jagged:
         """Return the last `num_values` of each row, or all where it has fewer."""
         lengths = np.minimum(self.lengths, num_values)
         ends, new_ends = np.cumsum(self.lengths), np.cumsum(lengths)
         shift = np.repeat(ends - new_ends, lengths)
-        return Jagged(self.values[np.arange(len(shift), dtype=np.int64) + shift], lengths)
+        return self._at(np.arange(len(shift), dtype=np.int64) + shift, lengths)
+
+    def _at(self, places: NDArray[np.int64], lengths: NDArray[np.int64]) -> Jagged:
+        return Jagged(self.values[places], lengths, None if self.weights is None else self.weights[places])
 
 
 Column = NDArray[Any] | Jagged
@@ -55,5 +59,10 @@ def join_rows(parts: Sequence[Columns]) -> Columns:
 def _joined(parts: Sequence[Column]) -> Column:
     jagged = [part for part in parts if isinstance(part, Jagged)]
     if jagged:
-        return Jagged(np.concatenate([p.values for p in jagged]), np.concatenate([p.lengths for p in jagged]))
+        weights = [part.weights for part in jagged if part.weights is not None]
+        return Jagged(
+            np.concatenate([p.values for p in jagged]),
+            np.concatenate([p.lengths for p in jagged]),
+            np.concatenate(weights) if weights else None,
+        )
     return np.concatenate([part for part in parts if not isinstance(part, Jagged)])

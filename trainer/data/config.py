@@ -47,3 +47,8 @@ class DataConfig:
                 raise ConfigError(f"data.{name} is {getattr(self, name)}", expected=f"at least {least}")
         if not 0.0 <= self.heldout_share < 1.0:
             raise ConfigError(f"data.heldout_share is {self.heldout_share}", expected="a share, 0 <= s < 1")
+
+    @property
+    def id_features(self) -> tuple[str, ...]:
+        """Return the columns of ids, each of which has a table (or a part in one) of [sparse.tables]."""
+        return tuple(f"C{n}" for n in range(1, 27))

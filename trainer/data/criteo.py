@@ -22,7 +22,7 @@ from ett.trainer.data.row_source import RowSource
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """This rank's slice of a global batch: labels float32 [b], dense float32 [b, 13], ids int64 [26, b].
+    """This rank's slice of a global batch: labels float32 [b], dense float32 [b, 13], the categories' ids int64 [b].
 
     `global_size` is the number of samples of all ranks, at least 1; b may be 0. Where there is a CUDA device, the
     arrays lie in pinned memory.
@@ -30,7 +30,7 @@ class Batch:
 
     labels: NDArray[np.float32]
     dense: NDArray[np.float32]
-    ids: NDArray[np.int64]
+    features: Columns
     global_size: int
 
 
@@ -77,7 +77,7 @@ def _batch(columns: Columns, global_size: int) -> Batch:
     return Batch(
         labels=pinned(_array(columns[LABEL])),
         dense=pinned(dense_features(counts)),
-        ids=pinned(ids),
+        features=dict(zip(CATEGORIES, pinned(ids), strict=True)),
         global_size=global_size,
     )
 

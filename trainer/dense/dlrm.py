@@ -1,6 +1,6 @@
 """DLRM and DCN-v2: dense features through the bottom MLP, feature vectors crossed, top MLP to one logit.
 
-Shapes: B examples, N dense features, F tables, D = embedding_dim.
+Shapes: B examples, N dense features, F features with rows of one width, D = embedding_dim.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ett.errors import ConfigError
 from ett.trainer.config import ModelConfig
 from ett.trainer.dense.interaction import interaction
 from ett.trainer.dense.mlp import draw_weights, mlp
 from ett.trainer.dense.precision import Precision, computing_in
+from ett.trainer.dense.projection import Projection
 from ett.trainer.dense.seeded_dropout import SeededDropout
-from ett.trainer.embedding.single_id_tables import SingleIdTables
+from ett.trainer.embedding.job_tables import JobTables
+from ett.trainer.embedding.table_outputs import SparseInputs
 
 
 class Dlrm(nn.Module):
@@ -22,25 +25,41 @@ class Dlrm(nn.Module):
     def __init__(
         self,
         config: ModelConfig,
-        embeddings: SingleIdTables,
+        embeddings: JobTables,
         *,
         num_dense: int,
         seed: int,
         precision: Precision = "float32",
     ) -> None:
-        """Every rank builds the same dense weights from the seed. Args: precision: of what forward computes."""
+        """Every rank builds the same dense weights from the seed.
+
+        Args: precision: of what forward computes.
+        Raises: ConfigError: a table's rows are not pooled.
+        """
         super().__init__()
         self._precision = precision
+        if embeddings.sequences:
+            raise ConfigError(
+                f"model.kind is {config.kind!r}, and the rows of {', '.join(embeddings.sequences)} are not pooled",
+                expected="one vector an example and feature",
+                do="set the pooling of their tables to sum or mean, or choose a sequence model",
+            )
         self.ebc = embeddings
         self.dropout = SeededDropout(config.dropout)
         self.bottom = mlp([num_dense, *config.bottom_mlp, config.embedding_dim], ends_in_relu=True)
-        self.interaction = interaction(config, 1 + len(embeddings.embedding_bags))
+        widths = embeddings.pooled
+        self.interaction = interaction(config, 1 + sum(len(features) for _, features in widths))
         self.top = mlp([self.interaction.width, *config.top_mlp, 1], dropout=self.dropout)
+        dim = config.embedding_dim
+        self.projections = nn.ModuleList(
+            nn.Identity() if width == dim else Projection(len(features), width, dim) for width, features in widths
+        )
         draw_weights(self, torch.Generator().manual_seed(seed))
 
-    def forward(self, dense_BN: Tensor, pooled_BFD: Tensor) -> Tensor:
-        """Return the logits, float32 [B], of dense features float32 [B, N] and pooled rows float32 [B, F, D]."""
+    def forward(self, dense_BN: Tensor, sparse: SparseInputs) -> Tensor:
+        """Return the logits, float32 [B], of dense features float32 [B, N] and pooled rows."""
         with computing_in(self._precision, dense_BN.device):
-            vectors_BVD = torch.cat((self.bottom(dense_BN).unsqueeze(1), pooled_BFD), dim=1)
+            vectors = [project(sums) for project, sums in zip(self.projections, sparse.pooled, strict=True)]
+            vectors_BVD = torch.cat((self.bottom(dense_BN).unsqueeze(1), *vectors), dim=1)
             logits: Tensor = self.top(self.interaction(vectors_BVD))
         return logits.squeeze(1)

@@ -10,27 +10,34 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ett.trainer.embedding.table_outputs import SparseInputs
+
 
 class MicroBatches:
     """Iterates over (which examples, their rows): leaves of their own, if there is more than one part.
 
     Args:
-        rows_BFD: a leaf; B may be below num_parts, and some parts then have no example: ranks need not agree.
+        whole: of the step; its examples may be fewer than num_parts, and some parts then have none: ranks need not
+            agree.
     """
 
-    def __init__(self, rows_BFD: Tensor, num_parts: int) -> None:
-        self._rows_BFD, self._num_parts = rows_BFD, num_parts
-        self._leaves: list[Tensor] = []
+    def __init__(self, whole: SparseInputs, num_parts: int) -> None:
+        self._whole, self._num_parts = whole, num_parts
+        self._parts: list[SparseInputs] = []
 
-    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        num_examples, num_parts = len(self._rows_BFD), self._num_parts
+    def __iter__(self) -> Iterator[tuple[slice, SparseInputs]]:
+        num_examples, num_parts = self._whole.num_examples, self._num_parts
         for number in range(num_parts):
             part = slice(num_examples * number // num_parts, num_examples * (number + 1) // num_parts)
-            leaf = self._rows_BFD if num_parts == 1 else self._rows_BFD.detach()[part].requires_grad_()
-            self._leaves.append(leaf)
-            yield part, leaf
+            self._parts.append(self._whole if num_parts == 1 else self._whole.leaves(part))
+            yield part, self._parts[-1]
 
     def join_gradients(self) -> None:
-        """Give the whole leaf its gradient; call after the last backward pass."""
+        """Give the whole its gradients; call after the last backward pass."""
         if self._num_parts > 1:
-            self._rows_BFD.grad = torch.cat([leaf.grad for leaf in self._leaves if leaf.grad is not None])
+            parts = zip(*(part.values() for part in self._parts), strict=True)
+            torch.autograd.backward(self._whole.values(), [torch.cat([_grad(leaf) for leaf in each]) for each in parts])
+
+
+def _grad(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad

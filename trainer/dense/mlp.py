@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ett.trainer.dense.precision import Float32Linear
+from ett.trainer.dense.projection import Projection
 from ett.trainer.dense.seeded_dropout import SeededDropout
 
 
@@ -40,6 +41,9 @@ def linear(width_in: int, width_out: int, *, bias: bool = True, kind: type[nn.Li
 def draw_weights(model: nn.Module, generator: torch.Generator) -> None:
     """Draw the linear layers as torch does by default, but from a generator that nothing else uses."""
     for module in model.modules():
+        if isinstance(module, Projection):
+            bound = module.weight.shape[1] ** -0.5
+            nn.init.uniform_(module.weight, -bound, bound, generator=generator)
         if isinstance(module, nn.Linear):
             bound = module.in_features**-0.5
             nn.init.uniform_(module.weight, -bound, bound, generator=generator)

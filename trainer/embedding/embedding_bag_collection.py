@@ -54,6 +54,7 @@ class EmbeddingBagCollection(nn.Module):
         Raises: ConfigError: what was given does not fit together.
         """
         super().__init__()
+        _refuse_unpooled(tables)
         self._is_weighted = is_weighted
         made_for = LocalCollectives() if collectives is None else collectives
         self._tables = RankTables.checked(
@@ -217,6 +218,14 @@ class _Pool(torch.autograd.Function):
         grads = ctx.lookup.divided(grads_BC)
         of_weights = ctx.lookup.weight_gradients(grads) if ctx.needs_input_grad[1] else None
         return None, of_weights, *ctx.lookup.apply_gradients(grads)
+
+
+def _refuse_unpooled(tables: Sequence[EmbeddingBagConfig]) -> None:
+    for table in tables:
+        if table.pooling is PoolingType.NONE:
+            raise ConfigError(
+                f"table {table.name}: pooling is NONE", expected="SUM or MEAN", do="use an EmbeddingCollection"
+            )
 
 
 def is_on_device(device: torch.device | str | None) -> bool:

@@ -23,6 +23,7 @@ class DataType(Enum):
 class PoolingType(Enum):
     SUM = "SUM"
     MEAN = "MEAN"
+    NONE = "NONE"  # a row for each id; of a job by recipe, whose tables stand side by side
 
 
 @dataclass

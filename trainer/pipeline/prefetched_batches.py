@@ -15,8 +15,9 @@ from typing import Any, Protocol, Self
 
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.data.criteo import Batch
+from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.pipeline.stage_clock import PipelineClosedError, StageClock
-from ett.trainer.sparse.exchange import STOP, Announced, RowExchange
+from ett.trainer.sparse.exchange import STOP, Announced
 
 
 class BatchReader(Protocol):
@@ -46,13 +47,13 @@ class PrefetchedBatches:
     def __init__(
         self,
         reader: BatchReader,
-        exchange: RowExchange,
+        tables: JobTables,
         collectives: Collectives,
         clock: StageClock,
         stop_requested: Callable[[], bool],
     ) -> None:
         self.clock = clock
-        self._reader, self._exchange, self._collectives = reader, exchange, collectives
+        self._reader, self._tables, self._collectives = reader, tables, collectives
         self._stop_requested = stop_requested
         self._ready: deque[tuple[ReadyBatch, dict[str, Any]] | BaseException | None] = deque()
         self._num_ready = threading.Semaphore(0)
@@ -110,7 +111,7 @@ class PrefetchedBatches:
         try:
             for read in self._read():
                 with self.clock.run("announce", read.number):
-                    announced = self._exchange.announce(read.batch.ids, read.control, self._collectives)
+                    announced = self._tables.announce(read.batch.features, read.control, self._collectives)
                 ready = ReadyBatch(read.number, read.batch, read.control, announced)
                 self._put((ready, self._reader.state_dict()))
         except PipelineClosedError:

@@ -1,6 +1,6 @@
 """Find the distinct (table, id) pairs of a batch, and sum gradients over their duplicates in a fixed order.
 
-Shapes: F tables, B examples, L = B * F positions (position b * F + f is example b in table f), U distinct pairs.
+Shapes: T tables, L positions, each an id of a table, U distinct pairs, D elements of a row.
 """
 
 from __future__ import annotations
@@ -9,54 +9,65 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 
+from ett.trainer.sparse import row_kernels
 from ett.trainer.sparse.hashing import Ids
+from ett.trainer.sparse.row_sums import RowSums
+
+
+@dataclass(frozen=True, slots=True)
+class PositionGradients:
+    """The gradient of each position: a row of `source`, float32 [N, D] and contiguous, times a weight."""
+
+    source: Tensor
+    rows_L: Ids | None = None  # None: row j for position j
+    weights_L: Tensor | None = None  # None: all are one
 
 
 @dataclass(frozen=True, slots=True)
 class DistinctIds:
     """The distinct pairs of some positions, ascending by (table, id)."""
 
-    tables_U: Ids
     ids_U: Ids
-    order_L: Ids  # positions by (table, id, position): those of pair u start at starts_U[u]
-    starts_U: Ids
+    parts_T: list[slice]  # the pairs of each table
+    order_L: Ids  # positions by (table, id, position): those of pair u are order_L[starts_U[u]:starts_U[u + 1]]
+    starts_U: Ids  # [U + 1]
     pair_of_L: Ids  # the pair of each position
 
-    def sum_duplicates(self, grads_LD: Tensor) -> Tensor:
-        """Return float32 [U, D]: each pair's gradients added up in the order of their positions."""
-        if not len(self.ids_U):
-            return grads_LD.new_zeros((0, grads_LD.shape[1]))
-        order, starts = torch.from_numpy(self.order_L), torch.from_numpy(self.starts_U)
-        return embedding_bag(order, grads_LD, starts, mode="sum")
+    def sum_duplicates(self, grads: PositionGradients) -> Tensor:
+        """Return float32 [U, D]: each pair's gradients added to +0 in the order of their positions."""
+        source, dim = grads.source, grads.source.shape[1]
+        rows = self.order_L if grads.rows_L is None else grads.rows_L[self.order_L]
+        weights = None if grads.weights_L is None else grads.weights_L[torch.from_numpy(self.order_L)]
+        total = torch.empty(len(self.ids_U), dim)
+        sums = RowSums(source, dim, dim, rows, self.starts_U, weights)
+        row_kernels.sum_rows(sums, total, threads=torch.get_num_threads())
+        return total
+
+    def by_pair(self, of_tables: Ids) -> Ids:
+        """Return each pair's value of one for each table."""
+        return np.repeat(of_tables, [part.stop - part.start for part in self.parts_T])
 
 
-def distinct_in_batch(ids_FB: Ids) -> DistinctIds:
-    """Return the distinct pairs of a batch with one id an example and table: int64 [F, B]."""
-    num_tables, batch_size = ids_FB.shape
-    examples_FB = np.argsort(ids_FB, axis=1, kind="stable")
-    sorted_FB = np.take_along_axis(ids_FB, examples_FB, axis=1)
-    is_first_FB = np.ones(ids_FB.shape, np.bool_)
-    np.not_equal(sorted_FB[:, 1:], sorted_FB[:, :-1], out=is_first_FB[:, 1:])
-    order_L = (examples_FB * num_tables + np.arange(num_tables)[:, None]).ravel()
-    tables_L = np.repeat(np.arange(num_tables), batch_size)
-    return _distinct(tables_L, sorted_FB.ravel(), order_L, is_first_FB.ravel())
-
-
-def distinct_pairs(tables_L: Ids, ids_L: Ids) -> DistinctIds:
-    """Return the distinct pairs of two parallel lists, int64 [L]."""
-    order_L = np.lexsort((ids_L, tables_L))
-    tables, ids = tables_L[order_L], ids_L[order_L]
-    is_first = np.ones(len(ids), np.bool_)
-    is_first[1:] = (ids[1:] != ids[:-1]) | (tables[1:] != tables[:-1])
-    return _distinct(tables, ids, order_L, is_first)
-
-
-def _distinct(tables_L: Ids, ids_L: Ids, order_L: Ids, is_first_L: NDArray[np.bool_]) -> DistinctIds:
-    starts_U = np.flatnonzero(is_first_L)
+def distinct_pairs(ids_L: Ids, counts_KT: Ids) -> DistinctIds:
+    """Return the distinct pairs of ids that stand in blocks: counts_KT[0, 0] of table 0, then [0, 1] of table 1, …"""
+    num_tables = counts_KT.shape[1]
+    by_table = None  # positions by (table, position); None: they stand so already
+    if len(counts_KT) > 1:
+        tables_L = np.repeat(np.tile(np.arange(num_tables, dtype=np.uint16), len(counts_KT)), counts_KT.ravel())
+        by_table = np.argsort(tables_L, kind="stable")
+    sorted_L = ids_L if by_table is None else ids_L[by_table]
+    orders, starts, parts, begin, first = [], [], [], 0, 0
+    for count in counts_KT.sum(0).tolist():
+        order, starts_of_table = row_kernels.group_ids(sorted_L[begin : begin + count])
+        orders.append(order + begin)
+        starts.append(starts_of_table[:-1] + begin)
+        parts.append(slice(first, first + len(starts_of_table) - 1))
+        begin, first = begin + count, parts[-1].stop
+    order_L, starts_U = np.concatenate(orders), np.concatenate([*starts, [len(ids_L)]])
+    if by_table is not None:
+        order_L = by_table[order_L]
     pair_of_L = np.empty(len(order_L), np.int64)
-    pair_of_L[order_L] = np.cumsum(is_first_L) - 1
-    return DistinctIds(tables_L[starts_U], ids_L[starts_U], order_L, starts_U, pair_of_L)
+    pair_of_L[order_L] = np.repeat(np.arange(first), np.diff(starts_U))
+    return DistinctIds(ids_L[order_L[starts_U[:-1]]], parts, order_L, starts_U, pair_of_L)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ett.trainer.comm.collectives import Collectives, GroupCollectives, LocalCollectives
 from ett.trainer.config import SparseConfig
-from ett.trainer.embedding.single_id_tables import SingleIdTables
+from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.embedding.table_config import EmbeddingBagConfig
 
 TABLES, DIM, BATCH = 3, 4, 20
@@ -20,12 +20,14 @@ TABLES, DIM, BATCH = 3, 4, 20
 def train_tables(collectives: Collectives) -> list[np.ndarray]:
     """Return ids and weights of every table; integer gradients, so that no order of sums changes a bit."""
     tables = [EmbeddingBagConfig(0, name=f"t{i}", embedding_dim=DIM) for i in range(TABLES)]
-    ebc = SingleIdTables(tables, SparseConfig(optimizer="adagrad"), collectives, seed=1)
+    ebc = JobTables(tables, SparseConfig(optimizer="adagrad", learning_rate=0.1), collectives, seed=1)
     rng = np.random.default_rng(7)
     for _ in range(5):
         ids, grads = rng.integers(0, 30, (TABLES, BATCH)), rng.integers(-4, 5, (BATCH, TABLES, DIM)).astype(np.float32)
         mine = np.array_split(np.arange(BATCH), collectives.world_size)[collectives.rank]
-        ebc.look_up(ids[:, mine]).apply_gradients(torch.from_numpy(grads[mine]).reshape(-1, DIM), 0.1)
+        looked_up = ebc.look_up({f"t{i}": of_table for i, of_table in enumerate(ids[:, mine])})
+        looked_up.inputs.pooled[0].backward(torch.from_numpy(grads[mine]))
+        looked_up.apply_gradients(1.0)
     rows = [shard.export_rows() for shard in ebc.shards()]
     gathered = [(collectives.gather(table.ids), collectives.gather(table.weights)) for table in rows]
     merged = [(torch.cat(ids), torch.cat(weights)) for ids, weights in gathered]

@@ -5,6 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ett.trainer.data.criteo import Batch
+from ett.trainer.data.criteo_text import CATEGORIES
+
 
 def line_of(
     row: int, *, label: bytes | None = None, counts: Sequence[bytes] = (), categories: Sequence[bytes] = ()
@@ -13,6 +19,13 @@ def line_of(
     counts = [b"%d" % row, *(b"%d" % (row % (i + 2)) for i in range(1, 13))] if not counts else list(counts)
     categories = list(categories) or [b"%08x" % ((row * 2654435761 + i) % 2**32) for i in range(26)]
     return b"\t".join([label if label is not None else b"%d" % (row % 4 == 0), *counts, *categories])
+
+
+def ids_of(batch: Batch) -> NDArray[np.int64]:
+    """Return int64 [26, b]."""
+    ids = np.stack([of_category for of_category in batch.features.values() if isinstance(of_category, np.ndarray)])
+    assert list(batch.features) == list(CATEGORIES) and ids.dtype == np.int64
+    return ids
 
 
 def lines_of(rows: int, first: int = 0) -> bytes:

@@ -14,6 +14,8 @@ from torch import Tensor
 from ett.trainer.comm.collectives import LocalCollectives
 from ett.trainer.config import ModelConfig, SparseConfig, TrainConfig, TrainerConfig
 from ett.trainer.dense.micro_batches import MicroBatches
+from ett.trainer.embedding.table_outputs import SparseInputs
+from ett.trainer.jagged import JaggedTensor
 from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import ReadyBatch
 from ett.trainer.pipeline.stage_clock import StageClock
@@ -34,25 +36,27 @@ SUMMANDS = 4 * 355
 class PlainBatch:
     labels: np.ndarray[Any, Any]
     dense: np.ndarray[Any, Any]
-    ids: np.ndarray[Any, Any]
+    features: dict[str, np.ndarray[Any, Any]]
     global_size: int = BATCH
 
 
 def batch(seed: int = 1, rows: slice = slice(None)) -> Any:
     rng = np.random.default_rng(seed)
     labels, dense = (rng.random(BATCH) < 0.4).astype(np.float32), rng.standard_normal((BATCH, 13)).astype(np.float32)
-    return PlainBatch(labels[rows], dense[rows], rng.integers(0, 5, (26, BATCH))[:, rows])
+    ids = rng.integers(0, 5, (26, BATCH))[:, rows]
+    return PlainBatch(labels[rows], dense[rows], {f"C{i + 1}": of_table for i, of_table in enumerate(ids)})
 
 
 def after_a_step(config: TrainerConfig, rows: slice = slice(None)) -> tuple[float, list[Tensor], Tensor]:
     """Return the loss, the dense gradients, and how far the rows of all tables moved."""
     step = TrainingStep(config, build_model(config, LocalCollectives()), LocalCollectives())
-    before = step.model.ebc.look_up(np.tile(np.arange(5), (26, 1))).rows_LD.clone()
+    every_row = {f"C{i}": np.arange(5) for i in range(1, 27)}
+    before = step.model.ebc.look_up(every_row).inputs.pooled[0].detach()
     clock = StageClock(0)
     with clock.run("read", 1):
         ready = ReadyBatch(1, batch(rows=rows), 0, None)
     loss, _ = step.take(1, ready, clock)
-    after = step.model.ebc.look_up(np.tile(np.arange(5), (26, 1))).rows_LD
+    after = step.model.ebc.look_up(every_row).inputs.pooled[0].detach()
     return (
         loss,
         [param.grad for _, param in sorted(step.model.named_parameters()) if param.grad is not None],
@@ -84,24 +88,39 @@ def test_a_step_in_parts_differs_from_one_in_a_batch_by_the_order_of_its_sums(ki
 
 def test_parts_cover_each_example_once_and_their_gradients_are_put_back_in_order() -> None:
     rows = torch.arange(7.0 * 2 * 3).view(7, 2, 3).requires_grad_()
-    parts = MicroBatches(rows, 3)
-    seen = []
-    for part, leaf in parts:
+    lengths = torch.tensor([2, 0, 3, 1, 0, 4, 1])
+    history = torch.arange(11.0 * 2).view(11, 2).requires_grad_()
+    parts = MicroBatches(SparseInputs([rows], {"history": JaggedTensor(history, lengths=lengths)}), 3)
+    seen, histories = [], []
+    for part, sparse in parts:
         seen.extend(range(7)[part])
-        assert torch.equal(leaf, rows[part])
-        (leaf * leaf.detach()).sum().backward()
+        assert torch.equal(sparse.pooled[0], rows[part])
+        assert sparse.sequences["history"].lengths().tolist() == lengths[part].tolist()
+        histories.append(sparse.sequences["history"].values())
+        sum((leaf * leaf.detach()).sum() for leaf in sparse.values()).backward()
     parts.join_gradients()
     assert seen == list(range(7))
-    assert rows.grad is not None and torch.equal(rows.grad, rows.detach())
+    assert torch.equal(torch.cat(histories), history)
+    assert all(leaf.grad is not None and torch.equal(leaf.grad, leaf.detach()) for leaf in (rows, history))
+
+
+def test_a_part_that_the_loss_does_not_use_has_gradients_of_zero() -> None:
+    rows = torch.ones(4, 1, 1, requires_grad=True)
+    parts = MicroBatches(SparseInputs([rows], {}), 2)
+    for number, (_, sparse) in enumerate(parts):
+        if number:
+            sparse.pooled[0].sum().backward()
+    parts.join_gradients()
+    assert rows.grad is not None and rows.grad.flatten().tolist() == [0, 0, 1, 1]
 
 
 def test_a_part_of_more_than_there_are_examples_is_empty() -> None:
     rows = torch.ones(2, 1, 1, requires_grad=True)
-    parts = MicroBatches(rows, 5)
+    parts = MicroBatches(SparseInputs([rows], {}), 5)
     lengths = []
-    for _, leaf in parts:
-        lengths.append(len(leaf))
-        leaf.sum().backward()
+    for _, sparse in parts:
+        lengths.append(sparse.num_examples)
+        sparse.pooled[0].sum().backward()
     parts.join_gradients()
     assert lengths == [0, 0, 1, 0, 1]
     assert rows.grad is not None and rows.grad.sum() == 2

@@ -13,6 +13,7 @@ from ett.trainer.config import DenseConfig, ModelConfig, TrainerConfig
 from ett.trainer.dense.adam import DenseAdam
 from ett.trainer.dense.mlp import draw_weights, mlp
 from ett.trainer.dense.precision import computing_in
+from ett.trainer.embedding.table_outputs import SparseInputs
 from ett.trainer.worker import build_model
 
 CPU = torch.device("cpu")
@@ -23,7 +24,7 @@ def logits_and_gradients(kind: Any, precision: Any) -> tuple[Tensor, list[Tensor
     model = build_model(config, LocalCollectives())
     generator = torch.Generator().manual_seed(1)
     pooled = torch.randn(32, 26, 16, generator=generator).requires_grad_()
-    logits = model(torch.randn(32, 13, generator=generator), pooled)
+    logits = model(torch.randn(32, 13, generator=generator), SparseInputs([pooled], {}))
     logits.square().sum().backward()
     grads = [pooled.grad, *(param.grad for param in model.parameters())]
     assert {p.dtype for p in model.parameters()} == {torch.float32}

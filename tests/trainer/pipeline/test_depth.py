@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from ett.errors import DataError
 from ett.trainer.comm.collectives import LocalCollectives
-from ett.trainer.config import DenseConfig, ModelConfig, SparseConfig, TrainConfig, TrainerConfig
-from ett.trainer.embedding.single_id_tables import SingleIdTables
-from ett.trainer.embedding.table_config import EmbeddingBagConfig
+from ett.trainer.config import DenseConfig, ModelConfig, SparseConfig, TableConfig, TrainConfig, TrainerConfig
+from ett.trainer.data.columns import Column, Columns, Jagged, take_rows
+from ett.trainer.embedding.job_tables import JobTables, LookedUp
+from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
 from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
 from ett.trainer.pipeline.stage_clock import StageClock, StageRun, write_trace
@@ -32,13 +33,30 @@ CONFIG = TrainerConfig(
     dense=DenseConfig(bucket_bytes=512),
     train=TrainConfig(batch_size=BATCH),
 )
+# Widths, optimizers and pooling of their own, a table of two features, and bags of any number of ids, weighted or not.
+UNLIKE = {
+    "C1": TableConfig(embedding_dim=3, pooling="mean", optimizer="sgd"),
+    "C2": TableConfig(embedding_dim=9, optimizer="rowwise_adagrad", learning_rate=0.2),
+    "C4": TableConfig(features=("C4", "C3"), pooling="mean"),
+}
+BAGS = replace(CONFIG, sparse=replace(CONFIG.sparse, tables=UNLIKE))
+BAG_FEATURES = ("C1", "C3", "C5")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Torch's threads wait at barriers for cores that other ranks are on."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @dataclass
 class SmallBatch:
     labels: np.ndarray[Any, Any]
     dense: np.ndarray[Any, Any]
-    ids: np.ndarray[Any, Any]
+    features: Columns
     global_size: int = BATCH
 
 
@@ -50,6 +68,7 @@ class SmallReader:
     world_size: int
     fails_at: int = STEPS
     num_read: int = 0
+    has_bags: bool = False
 
     def __iter__(self) -> Iterator[SmallBatch]:
         for n in range(STEPS):
@@ -61,7 +80,11 @@ class SmallReader:
             self.num_read = n + 1
             labels, dense = (rng.random(BATCH) < 0.4).astype(np.float32), rng.standard_normal((BATCH, 13))
             ids = rng.integers(0, 8 if n % 3 else 1000, (26, BATCH))
-            yield SmallBatch(labels[mine], dense[mine].astype(np.float32), ids[:, mine])
+            features: dict[str, Column] = {f"C{i + 1}": ids[i] for i in range(26)}
+            if self.has_bags:
+                features |= {name: bags_of(rng, is_weighted=name == "C5") for name in BAG_FEATURES}
+            features = take_rows(features, mine)
+            yield SmallBatch(labels[mine], dense[mine].astype(np.float32), features)
 
     def state_dict(self) -> dict[str, Any]:
         return {"num_read": self.num_read}
@@ -70,12 +93,18 @@ class SmallReader:
         self.num_read = state["num_read"]
 
 
+def bags_of(rng: np.random.Generator, *, is_weighted: bool) -> Jagged:
+    lengths = rng.integers(0, 5, BATCH)
+    weights = rng.random(lengths.sum(), np.float32) if is_weighted else None
+    return Jagged(rng.integers(0, 8, lengths.sum()), lengths, weights)
+
+
 def prefetched(
     collectives: Any, reader: SmallReader, step: TrainingStep, depth: int, trace: int = 0
 ) -> PrefetchedBatches:
     any_reader: Any = reader
     ahead = collectives.beside() if depth else collectives
-    return PrefetchedBatches(any_reader, step.model.ebc.exchange, ahead, StageClock(depth, trace), lambda: False)
+    return PrefetchedBatches(any_reader, step.model.ebc, ahead, StageClock(depth, trace), lambda: False)
 
 
 def trained(
@@ -86,7 +115,7 @@ def trained(
     tiers: Tiers = IN_MEMORY,
 ) -> tuple[list[float], list[dict[str, Any]], Any]:
     step = TrainingStep(config, build_model(config, collectives, tiers), collectives)
-    reader = SmallReader(collectives.rank, collectives.world_size)
+    reader = SmallReader(collectives.rank, collectives.world_size, has_bags=bool(config.sparse.tables))
     losses = []
     with prefetched(collectives, reader, step, depth) as batches:
         for ready in batches:
@@ -103,11 +132,12 @@ def vars_of(rows: Any) -> dict[str, Any]:
     return {"ids": rows.ids.tolist(), "weights": rows.weights.tolist(), **states}
 
 
+@pytest.mark.parametrize("config", [CONFIG, BAGS], ids=["one id", "bags"])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_no_bit_depends_on_the_depth(on_ranks: OnRanks, world_size: int) -> None:
-    expected = on_ranks(world_size, lambda c: trained(c, 0))
+def test_no_bit_depends_on_the_depth(on_ranks: OnRanks, world_size: int, config: TrainerConfig) -> None:
+    expected = on_ranks(world_size, lambda c: trained(c, 0, config=config))
     for depth in DEPTHS:
-        assert on_ranks(world_size, lambda c, depth=depth: trained(c, depth)) == expected
+        assert on_ranks(world_size, lambda c, depth=depth: trained(c, depth, config=config)) == expected
 
 
 @pytest.mark.parametrize("parts", [{"dense": {"precision": "bfloat16"}}, {"train": {"accumulate": 3}}])
@@ -127,16 +157,19 @@ def test_no_bit_depends_on_the_depth_where_rows_come_and_go(on_ranks: OnRanks, r
     assert on_ranks(2, lambda c: trained(c, 4, config=config)) == expected
 
 
-def test_no_bit_depends_on_the_depth_over_the_smallest_cache(on_ranks: OnRanks, tmp_path: Path) -> None:
-    sparse = replace(CONFIG.sparse, tier="ssd", cache_rows=BATCH, state_cache_rows=BATCH)
-    config = replace(CONFIG, sparse=sparse)
+@pytest.mark.parametrize(("whole", "num_rows"), [(CONFIG, BATCH), (BAGS, 2 * BATCH)], ids=["one id", "bags"])
+def test_no_bit_depends_on_the_depth_over_the_smallest_cache(
+    on_ranks: OnRanks, tmp_path: Path, whole: TrainerConfig, num_rows: int
+) -> None:
+    sparse = replace(whole.sparse, tier="ssd", cache_rows=num_rows, state_cache_rows=num_rows)
+    config = replace(whole, sparse=sparse)
 
     def body(collectives: Any, depth: int) -> Any:
         place = RankPlace(job_dir=tmp_path, rank=collectives.rank, world_size=2)
         with open_tiers(sparse, place) as tiers:
             return trained(collectives, depth, config=config, tiers=tiers)
 
-    in_memory = on_ranks(2, lambda c: trained(c, 0))
+    in_memory = on_ranks(2, lambda c: trained(c, 0, config=whole))
     for depth in (0, 4):
         assert on_ranks(2, lambda c, depth=depth: body(c, depth)) == in_memory
 
@@ -182,28 +215,48 @@ def test_every_stage_began_after_what_the_graph_names(on_ranks: OnRanks, depth: 
     assert (tmp_path / "trace.json").read_text().count('"ph": "f"') == num_edges
 
 
+MIXED = [
+    EmbeddingBagConfig(0, 3, "t0"),
+    EmbeddingBagConfig(0, 2, "t1", feature_names=["t1", "bags"], pooling=PoolingType.MEAN),
+    EmbeddingBagConfig(0, 3, "t2", pooling=PoolingType.NONE),
+]
+
+
+def draw_columns(rng: np.random.Generator) -> Columns:
+    size = int(rng.integers(0, 5))
+    one_each = {name: rng.integers(0, 6, size) for name in ("t0", "t1")}
+    lengths = rng.integers(0, 4, (2, size))
+    bags, history = (Jagged(rng.integers(0, 6, of_column.sum()), of_column) for of_column in lengths)
+    return one_each | {"bags": bags, "t2": history}
+
+
+def outputs_of(looked_up: LookedUp) -> Any:
+    pooled = [sums.tolist() for sums in looked_up.inputs.pooled]
+    return pooled, {name: (s.values().tolist(), s.lengths().tolist()) for name, s in looked_up.inputs.sequences.items()}
+
+
 @given(moves=st.lists(st.booleans(), max_size=40), seed=st.integers(0, 99), depth=st.integers(1, 4))
 @settings(max_examples=60)
 def test_any_order_of_announcing_and_training_reads_what_was_written_before(
     moves: list[bool], seed: int, depth: int
 ) -> None:
     """One rank, stepped by hand: True announces the next batch, False trains on the oldest."""
-    tables = [EmbeddingBagConfig(0, name=f"t{i}", embedding_dim=2) for i in range(3)]
-    config = replace(CONFIG.sparse, optimizer="adagrad", init_scale=0.5)
-    one, other = (SingleIdTables(tables, config, LocalCollectives(), seed=1) for _ in range(2))
+    config = replace(CONFIG.sparse, optimizer="adagrad", init_scale=0.5, learning_rate=1.0)
+    one, other = (JobTables(MIXED, config, LocalCollectives(), seed=1) for _ in range(2))
     rng, announced = np.random.default_rng(seed), []
     for is_announcement in moves:
         if is_announcement and len(announced) < depth:
-            ids = rng.integers(0, 6, (3, int(rng.integers(0, 5))))
-            announced.append((ids, one.exchange.announce(ids, 0, LocalCollectives())))
+            columns = draw_columns(rng)
+            announced.append((columns, one.announce(columns, 0, LocalCollectives())))
         elif announced:
-            ids, first = announced.pop(0)
-            lookup, expected = one.exchange.complete(first), other.look_up(ids)
-            assert torch.equal(lookup.rows_LD, expected.rows_LD)
+            columns, first = announced.pop(0)
+            pair = one.complete(first, columns), other.look_up(columns)
+            assert outputs_of(pair[0]) == outputs_of(pair[1])
             if rng.random() < 0.2:
-                lookup.drop()
+                pair[0].drop()
                 continue
-            grads = torch.from_numpy(rng.standard_normal(lookup.rows_LD.shape).astype(np.float32))
-            lookup.apply_gradients(grads, 0.1)
-            expected.apply_gradients(grads, 0.1)
+            factor = rng.standard_normal()
+            for looked_up in pair:
+                torch.autograd.backward(sum((factor * rows.square()).sum() for rows in looked_up.inputs.values()))
+                looked_up.apply_gradients(0.1)
     assert [vars_of(s.export_rows()) for s in one.shards()] == [vars_of(s.export_rows()) for s in other.shards()]
