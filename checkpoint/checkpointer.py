@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import nn
 
 import ett
+from ett.checkpoint.buffered_tier import BufferedTier
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.config import CheckpointConfig
@@ -23,6 +24,7 @@ from ett.checkpoint.retention import retire, sweep_orphans
 from ett.checkpoint.run_record import RunRecord
 from ett.checkpoint.save import SavePlace, save_full
 from ett.checkpoint.store import Store, open_store
+from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.training_state import Stateful, TrainingState
 from ett.clock import Clock, SystemClock
 from ett.errors import ConfigError, Conflict, EttError, LostPeer, NoCheckpoint, UsageError
@@ -64,12 +66,15 @@ class Checkpointer:
         record: RunRecord = run if run is not None else ett.init()
         self._config = config
         self._state = TrainingState(model, optimizer, loader, extra)
-        self._place = SavePlace(
-            store=store or open_store(config.uri or _job_uri(record)),
-            ranks=ranks or current_ranks(),
-            run=record,
-            clock=clock or SystemClock(),
-        )
+        opened, present = store or open_store(config.uri or _job_uri(record)), ranks or current_ranks()
+        self._place = SavePlace(store=opened, ranks=present, run=record, clock=clock or SystemClock())
+        self._reading = self._place  # where a restore looks
+        self._tier: BufferedTier | None = None
+        buffer = _buffer_folder(config, opened, record)
+        if buffer is not None:
+            self._tier = BufferedTier(buffer, self._place, config)
+            self._reading = replace(self._place, store=self._tier.reading)
+            self._place = replace(self._place, store=self._tier.local, is_shared=self._tier.is_shared)
         self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock)
         self._epoch: Epoch | None = None
         self._failed_in_a_row = 0
@@ -85,10 +90,12 @@ class Checkpointer:
         step = _resume_step(word)
         with self._place.run.span("restore"):
             on_rank_zero(self._place.ranks, lambda: self._refuse_foreign(is_explicit=step is not None))
-            restored = None if word == "never" else restore_newest(self._place, self._state, step)
+            if self._tier is not None and word != "never":
+                self._tier.check_copies(step)
+            restored = None if word == "never" else restore_newest(self._reading, self._state, step)
             if restored is None and word == "auto" and os.environ.get("ETT_HAS_COMMITTED"):
                 raise NoCheckpoint(
-                    f"this job has committed checkpoints, and there is none under {self._place.store.uri}",
+                    f"this job has committed checkpoints, and there is none under {self._reading.store.uri}",
                     expected="the folder that the job saved to: training never starts over by itself",
                     do="put it back or correct checkpoint.uri; to start over: --resume never",
                 )
@@ -105,7 +112,7 @@ class Checkpointer:
             fallback_from=None if restored.fallback_from is None else str(restored.fallback_from),
             verified=True,
         )
-        log.info("restored step %d from commit %d of %s", commit.step, commit.seq, self._place.store.uri)
+        log.info("restored step %d from commit %d of %s", commit.step, commit.seq, self._reading.store.uri)
         return RestoredPosition(
             step=commit.step, cursor=commit.cursor, seq=commit.seq, fallback_from=restored.fallback_from
         )
@@ -116,6 +123,8 @@ class Checkpointer:
         A save that fails is logged, counted and recorded, and training goes on; the third in a row is raised.
         Raises: Conflict: another process has taken over these checkpoints: stop. LostPeer: a rank is gone.
         """
+        if self._tier is not None:
+            self._tier.report()
         if not self._due.is_due(step):
             return None
         try:
@@ -142,9 +151,14 @@ class Checkpointer:
         began_ns = self._place.clock.mono_ns()
         is_first = self._place.ranks.rank == 0
         with self._place.run.span("ckpt_save"):
+            if self._tier is not None:
+                self._tier.before_save()
             commit = save_full(self._place, self._state, self._epoch, step, cursor)
-            if is_first:
+            if self._tier is not None:
+                self._tier.after_save(commit)
+            if is_first and self._place.is_shared:
                 self._say_committed(commit)
+            if is_first and self._tier is None:
                 retire(self._place.store, self._config.keep_last)
         self._epoch = self._epoch.after(commit.seq)
         self._failed_in_a_row = 0
@@ -155,22 +169,29 @@ class Checkpointer:
         return commit
 
     def close(self) -> None:
-        """Give up the process group; no call is possible afterwards."""
-        self._place.ranks.close()
+        """Wait until what was saved is uploaded, and give up the process group; no call is possible afterwards.
+
+        Raises: Unreachable: the remote store did not take it in time; it stays in the buffer.
+        """
+        try:
+            if self._tier is not None:
+                self._tier.close()
+        finally:
+            self._place.ranks.close()
 
     def _refuse_foreign(self, *, is_explicit: bool) -> None:
         is_allowed = is_explicit or self._config.allow_foreign
-        refuse_foreign(self._place.store, self._place.run.job or "", is_allowed=is_allowed)
+        refuse_foreign(self._reading.store, self._place.run.job or "", is_allowed=is_allowed)
 
     def _say_committed(self, commit: Commit) -> None:
         self._place.run.committed(
             commit.step,
             commit.cursor,
-            self._place.store.uri,
+            self._reading.store.uri,
             ckpt_id=commit.ckpt_uuid,
             num_bytes=commit.num_bytes,
             digest=commit.digest,
-            tier="local",
+            tier="local" if self._tier is not None or is_local(self._place.store.uri) else "remote",
         )
 
     def _say_over_budget(self, commit: Commit, stall_s: float) -> None:
@@ -181,6 +202,9 @@ class Checkpointer:
         )
 
     def _open(self, restored: Commit | None) -> Epoch:
+        if self._tier is not None:
+            return self._tier.open(restored)
+
         def open_on_rank_zero() -> dict[str, int]:
             place = self._place
             epoch = open_epoch(
@@ -195,10 +219,10 @@ class Checkpointer:
         """Open an epoch for a process that never called restore(); refused where that would hide what is there."""
 
         def refuse_to_hide() -> None:
-            known, damaged = CommitLog(self._place.store).read_all()
+            known, damaged = CommitLog(self._reading.store).read_all()
             if damaged or any(not commit.is_fresh for commit in known.values()):
                 raise Conflict(
-                    f"{self._place.store.uri} holds the commits of an earlier run",
+                    f"{self._reading.store.uri} holds the commits of an earlier run",
                     expected="restore() before the first save",
                     do='call restore(), or restore(resume="never") to start over',
                 )
@@ -210,6 +234,15 @@ class Checkpointer:
 def _job_uri(run: RunRecord) -> str:
     folder = run.job_dir
     return str(Path(folder) / "checkpoints") if folder else ""
+
+
+def _buffer_folder(config: CheckpointConfig, store: Store, run: RunRecord) -> Path | None:
+    """Return where saves to a remote store are buffered; None: they go there directly, while training waits."""
+    if config.buffer_dir:
+        return Path(config.buffer_dir).expanduser().absolute() / (run.job or "")
+    if is_local(store.uri) or not run.job_dir:
+        return None
+    return Path(run.job_dir) / "buffer"
 
 
 def _resume_step(word: str) -> int | None:

@@ -12,6 +12,8 @@ from ett.errors import ConfigError
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointConfig:
     uri: str = ""  # a folder, s3://bucket/folder or another fsspec URL; "" is `checkpoints` in the job's folder
+    buffer_dir: str = ""  # local disk that a remote uri is uploaded from; "" is `buffer` in the job's folder
+    buffer_bytes: int = 64 << 30  # of each rank, on their way; a save waits (and counts as stall) for room
     interval: str = "auto"  # "auto", "500 steps", "90s", "6m"
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
     allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder
@@ -20,6 +22,8 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         check_uri(self.uri)
         parse_interval(self.interval)
+        if self.buffer_bytes < 1:
+            raise ConfigError(f"checkpoint.buffer_bytes is {self.buffer_bytes}", expected="at least 1")
         if self.keep_last < 1:
             raise ConfigError(f"checkpoint.keep_last is {self.keep_last}", expected="at least 1")
         if not self.stall_budget_s > 0:

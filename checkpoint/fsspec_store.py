@@ -40,12 +40,12 @@ class FsspecStore:
         with tempfile.NamedTemporaryFile(prefix="ett-segment-", buffering=1 << 20) as file:
             yield file  # type: ignore[misc]
             file.flush()
-            self.put_file(name, Path(file.name))
+            self.put_file(name, Path(file.name), "")
 
     def sync(self, names: list[str]) -> None:
         return
 
-    def put_file(self, name: str, path: Path) -> None:
+    def put_file(self, name: str, path: Path, digest: str) -> None:
         """Send a finished file under a new name; one of its size under that name already is success."""
         with self._translated(name) as target:
             size = path.stat().st_size

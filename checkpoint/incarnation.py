@@ -39,7 +39,7 @@ def open_epoch(store: Store, restored: Commit | None, *, job: str, world_size: i
     for _ in range(8):
         known, damaged = commits.read_all()
         newest = max([0, *known, *damaged])
-        opened = _epoch_open(
+        opened = epoch_open(
             restored,
             seq=newest + 1,
             epoch=1 + max([0, *(commit.epoch for commit in known.values())]),
@@ -60,7 +60,8 @@ def open_epoch(store: Store, restored: Commit | None, *, job: str, world_size: i
     )
 
 
-def _epoch_open(restored: Commit | None, *, seq: int, epoch: int, job: str, world_size: int, created: str) -> Commit:
+def epoch_open(restored: Commit | None, *, seq: int, epoch: int, job: str, world_size: int, created: str) -> Commit:
+    """Return the record that opens an epoch: it repeats the files of `restored`, or has none."""
     opened = restored or Commit(
         seq=seq,
         parent_seq=0,

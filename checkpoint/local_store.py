@@ -65,7 +65,7 @@ class LocalStore:
             finally:
                 self._unlink(temporary)
 
-    def put_file(self, name: str, path: Path) -> None:
+    def put_file(self, name: str, path: Path, digest: str) -> None:
         with open(path, "rb", buffering=0) as source:
             try:
                 with self.create_stream(name) as file:

@@ -68,16 +68,17 @@ def _delete(store: Store, known: dict[int, Commit], kept: dict[int, Commit]) -> 
     return [commit.seq for commit in gone]
 
 
-def sweep_orphans(store: Store, epoch: int) -> list[str]:
+def sweep_orphans(store: Store, epoch: int, needed: frozenset[str] = frozenset()) -> list[str]:
     """Delete the files that saves of older epochs left without a commit; return their names. Rank 0, after open_epoch.
 
+    Args: needed: files of a commit that is still to be uploaded; some of them may have arrived.
     Safe without a clock: names carry the epoch of their writer, and a writer of an older epoch can no longer commit.
     """
     try:
         known, damaged = CommitLog(store).read_all()
         if damaged:
             return []
-        live = {file.path for commit in known.values() for file in commit.stored_files()}
+        live = {file.path for commit in known.values() for file in commit.stored_files()} | needed
         unfinished = store.unfinished()
         finished = [name for top in ("m", "d", "dense") for name in store.list(top)]
         orphans = [

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 import xxhash
 
+from ett.checkpoint.file_hash import file_hash
 from ett.checkpoint.s3_client import RetryPolicy, S3Client, Taken, Transient
 from ett.errors import ConfigError, Unreachable
 
@@ -69,17 +70,16 @@ class S3Store:
         with tempfile.NamedTemporaryFile(prefix="ett-segment-", buffering=1 << 20) as file:
             yield file  # type: ignore[misc]
             file.flush()
-            self.put_file(name, Path(file.name))
+            self.put_file(name, Path(file.name), file_hash(Path(file.name)))
 
     def sync(self, names: list[str]) -> None:
         return  # an object that was acknowledged is durable
 
-    def put_file(self, name: str, path: Path) -> None:
-        """Send a finished file under a new name; the same bytes under that name already are success."""
+    def put_file(self, name: str, path: Path, digest: str) -> None:
         self.client.refresh()
         with open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            hashes = {"Metadata": {HASH_FIELD: _file_hash(file.fileno(), size)}}
+            hashes = {"Metadata": {HASH_FIELD: digest}}
             self.client.run(lambda: self._send_file(name, file.fileno(), size, hashes))
 
     def read(self, name: str) -> bytes:
@@ -245,16 +245,6 @@ class S3Store:
 
 def _hash_of(data: bytes) -> dict[str, Any]:
     return {"Metadata": {HASH_FIELD: xxhash.xxh3_128_hexdigest(data)}}
-
-
-def _file_hash(descriptor: int, size: int) -> str:
-    hasher = xxhash.xxh3_128()
-    buffer = memoryview(bytearray(min(4 << 20, max(1, size))))
-    offset = 0
-    while got := os.preadv(descriptor, [buffer], offset):
-        hasher.update(buffer[:got])
-        offset += got
-    return hasher.hexdigest()
 
 
 async def _gather(actions: builtins.list[Any]) -> builtins.list[Any]:

@@ -34,9 +34,10 @@ class Store(Protocol):
     def create_stream(self, name: str) -> AbstractContextManager[BinaryIO]:
         """Open a new object for writing; it appears, whole, only when the context ends without an exception."""
 
-    def put_file(self, name: str, path: Path) -> None:
+    def put_file(self, name: str, path: Path, digest: str) -> None:
         """Copy a finished local file to a new name, durably, all or nothing; safe to repeat.
 
+        Args: digest: tells these bytes from others under the name; kept beside them where the store can.
         Raises: FileExistsError: other bytes have the name.
         """
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ett.checkpoint.buffer import buffer_store
+from ett.checkpoint.buffered_store import BufferedStore
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.store_uri import local_path
 from ett.errors import NotFound
@@ -19,11 +21,11 @@ def open_target(target: str, home: Path) -> Store:
     """
     is_name = JOB_NAME.fullmatch(target) is not None
     if is_name and (home / "jobs" / target).is_dir():
-        return open_store(job_uri(home / "jobs" / target))
+        return job_store(home / "jobs" / target)
     if not target or "://" in target or local_path(target).is_dir():
         return open_store(target)
     if is_name and _begins_a_job(home, target):
-        return open_store(job_uri(find_job(home, target).path))
+        return job_store(find_job(home, target).path)
     raise NotFound(
         f"no job and no folder is named {target!r}",
         expected=f"a job under {home / 'jobs'}, or a checkpoint folder",
@@ -33,6 +35,14 @@ def open_target(target: str, home: Path) -> Store:
 
 def _begins_a_job(home: Path, text: str) -> bool:
     return any(folder.is_dir() for folder in (home / "jobs").glob(f"{text}*"))
+
+
+def job_store(job_dir: Path) -> Store:
+    """Return where a job's checkpoints are: its uri's store, with the buffer of this host if there is one."""
+    store = open_store(job_uri(job_dir))
+    buffer_dir = _read(job_dir / "recipe.json").get("checkpoint", {}).get("buffer_dir", "")
+    local = buffer_store(Path(buffer_dir).expanduser() / job_dir.name if buffer_dir else job_dir / "buffer", store.uri)
+    return BufferedStore(local, store) if local.root.is_dir() else store
 
 
 def job_uri(job_dir: Path) -> str:

@@ -172,6 +172,14 @@ PAGES: dict[str, tuple[str, int, str]] = {
         "A rank waited for another that ended or does not answer, so this one ended too: it is a consequence, "
         "not the cause. The supervisor names the rank that ended first; its log is in JOB_DIR/logs/ATTEMPT.",
     ),
+    "S005": (
+        "uploads of checkpoints are behind",
+        6,
+        "Commits wait in the buffer on the local disk (checkpoint.buffer_dir), and the remote store takes them too "
+        "slowly or not at all. What was committed there is whole, and the job's next start on the same host goes on "
+        "sending it. Check that the store answers; where it is only slow, save less often (checkpoint.interval) or "
+        "give more room (checkpoint.buffer_bytes).",
+    ),
     "S006": (
         "an OTLP receiver did not take the telemetry",
         6,

@@ -8,8 +8,7 @@ from typing import Any
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history
-from ett.checkpoint.store import open_store
-from ett.checkpoint.target import job_uri
+from ett.checkpoint.target import job_store, job_uri
 from ett.checkpoint.verify import verify_commit
 from ett.errors import CorruptState, NoCheckpoint, RestoreFailed
 from ett.job_folder import JobFolder
@@ -56,7 +55,7 @@ def plan_restore(folder: JobFolder, step: int | None) -> RestorePlan:
         of `step` is.
     """
     uri = job_uri(folder.path)
-    store = open_store(uri)
+    store = job_store(folder.path)
     known, damaged = CommitLog(store).read_all()
     line = [commit for commit in line_of_history(known) if not commit.is_fresh]
     warnings = [err.fact for err in damaged.values()]

@@ -53,8 +53,8 @@ def test_names_are_given_once_and_lists_are_relative(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         store.create("commits/1.json", b"second")
     (tmp_path / "file").write_bytes(b"0123456789")
-    store.put_file("d/f", tmp_path / "file")
-    store.put_file("d/f", tmp_path / "file")
+    store.put_file("d/f", tmp_path / "file", "h")
+    store.put_file("d/f", tmp_path / "file", "h")
     assert store.list("") == ["commits/1.json", "d/f"]
     assert store.list("none") == []
     buffer = bytearray(4)

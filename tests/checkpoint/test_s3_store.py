@@ -110,7 +110,7 @@ def test_a_large_file_is_sent_and_read_in_parts(
     store: S3Store, proxy: FaultProxy, tmp_path: Path, small_parts: None
 ) -> None:
     path = file_of(tmp_path / "file", 2 * PART + 100)
-    store.put_file("d/file.seg", path)
+    store.put_file("d/file.seg", path, "h")
     assert content(store, "d/file.seg") == path.read_bytes()
     assert sum("partNumber=" in request.path for request in proxy.seen) == 3
     assert store.unfinished() == {}
@@ -121,10 +121,10 @@ def test_a_file_is_sent_again_without_harm_and_never_over_another(
     store: S3Store, tmp_path: Path, small_parts: None, size: int
 ) -> None:
     ours, other = file_of(tmp_path / "ours", size), file_of(tmp_path / "other", size, b"y")
-    store.put_file("d/f", ours)
-    store.put_file("d/f", ours)
+    store.put_file("d/f", ours, "ours")
+    store.put_file("d/f", ours, "ours")
     with pytest.raises(FileExistsError):
-        store.put_file("d/f", other)
+        store.put_file("d/f", other, "other")
     assert content(store, "d/f") == ours.read_bytes()
     assert store.unfinished() == {}
 
@@ -160,7 +160,7 @@ def test_an_upload_survives(store: S3Store, proxy: FaultProxy, tmp_path: Path, f
         pytest.skip("no condition is attached to this request")
     path = file_of(tmp_path / "file", 100 if at == "small" else 2 * PART)
     proxy.plan = once(fault, "POST" if at in ("?uploads", "complete") else "PUT", PARTS.get(at, at))
-    store.put_file("d/f", path)
+    store.put_file("d/f", path, "h")
     assert content(store, "d/f") == path.read_bytes()
     for name in store.unfinished():  # an upload whose number was never told can only be swept
         assert at == "?uploads"
@@ -207,7 +207,7 @@ def test_a_store_that_never_answers_is_unreachable(store: S3Store, proxy: FaultP
 def test_a_failed_upload_is_aborted(store: S3Store, proxy: FaultProxy, tmp_path: Path, small_parts: None) -> None:
     proxy.plan = lambda request: "unavailable" if "partNumber=2" in request.path else None
     with pytest.raises(Unreachable):
-        store.put_file("d/f", file_of(tmp_path / "file", 2 * PART))
+        store.put_file("d/f", file_of(tmp_path / "file", 2 * PART), "h")
     assert store.unfinished() == {}
     assert store.list("") == []
 

@@ -1,0 +1,232 @@
+"""Commits on their way from the buffer to the remote folder: in order, behind training, until they have arrived."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_after_delay,
+    stop_any,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from ett.checkpoint.buffered_store import BufferedStore
+from ett.checkpoint.commit import Commit, commit_name
+from ett.checkpoint.commit_log import CommitLog
+from ett.checkpoint.file_hash import is_intact
+from ett.checkpoint.restore_checks import check_size
+from ett.checkpoint.retention import retire
+from ett.checkpoint.segment import StoredFile
+from ett.clock import Clock
+from ett.errors import Conflict, CorruptState, EttError, Unreachable
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FILES_AT_ONCE = 4
+GIVE_UP_S = 3600.0  # a commit that cannot be sent for so long is given up; its files stay in the buffer
+LONGEST_WAIT_S = 30.0
+ROOM_S = 600.0  # longest that a save waits for room in the buffer, and close() for what is on its way
+EXIT_S = 60.0  # longest that a program that never called close() is kept
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    commit: Commit
+    num_bytes: int  # sent by this rank
+    seconds: float
+
+
+class Uploader:
+    """One rank's: sends its own files; rank 0's also makes the commit, when all ranks' files are there.
+
+    Ranks learn of each other through the store alone: a rank's fragment is sent after its other files.
+    """
+
+    def __init__(self, store: BufferedStore, rank: int, world_size: int, *, keep_last: int, clock: Clock) -> None:
+        self._store, self._rank, self._world_size = store, rank, world_size
+        self._keep_last, self._clock = keep_last, clock
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._pending: deque[tuple[Commit, int]] = deque()  # with this rank's bytes
+        self._done: list[Uploaded] = []
+        self._failure: EttError | None = None
+        self._thread: threading.Thread | None = None
+        self.newest_remote = 0  # rank 0: the newest commit that this life has made there
+
+    def submit(self, commit: Commit) -> None:
+        """Send a commit of the buffer, after those before it."""
+        num_bytes = sum(file.bytes for file in self.share(commit))
+        with self._changed:
+            self._pending.append((commit, num_bytes))
+            self._changed.notify_all()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ckpt-upload", daemon=True)
+            self._thread.start()
+            # A daemon thread ends with the interpreter, and what it uses before that: it is waited for before both.
+            threading._register_atexit(self._drain_at_exit)  # type: ignore[attr-defined]
+
+    def wait_for_room(self, num_bytes: int, limit_bytes: int) -> None:
+        """Return when `num_bytes` more fit into the buffer, or nothing is on its way.
+
+        Raises: Unreachable: too little was sent for ten minutes. What the upload of a commit raised: once, but a
+            Conflict always.
+        """
+        with self._changed:
+            has_room = self._changed.wait_for(
+                lambda: self._failure or not self._pending or self._waiting_bytes() + num_bytes <= limit_bytes, ROOM_S
+            )
+            self._raise_failure()
+            if not has_room:
+                raise self._behind("this save was given up; nothing that was committed is lost")
+
+    def take_uploaded(self) -> list[Uploaded]:
+        """Return what has arrived since the last call, in order."""
+        with self._changed:
+            done, self._done = self._done, []
+            return done
+
+    def drain(self, timeout_s: float = ROOM_S) -> None:
+        """Return when nothing is on its way. Raises: as `wait_for_room`."""
+        with self._changed:
+            is_done = self._changed.wait_for(lambda: self._failure or not self._pending, timeout_s)
+            self._raise_failure()
+            if not is_done:
+                raise self._behind("the buffer keeps it, and the next start of the job on this host sends it")
+
+    def close(self) -> None:
+        """End the thread after the request that is under way; what is left stays in the buffer."""
+        with self._changed:
+            self._stop.set()
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def drop_copies(self, commit: Commit, kept: set[str]) -> None:
+        """Remove this rank's local files of a commit but those that a newer one needs, and rank 0's record of it."""
+        if self._rank == 0:
+            self._store.local.delete(commit_name(commit.seq))
+        for file in self.share(commit):
+            if file.path not in kept:
+                self._store.local.delete(file.path)
+
+    def share(self, commit: Commit) -> list[StoredFile]:
+        """Return the files that this rank sends: its own, and those of ranks that a smaller world does not have."""
+        tables = [(file.identity.writer, file.stored) for table in commit.tables for file in table.files]
+        dense = [(commit.dense.identity.writer, commit.dense.stored)] if commit.dense else []
+        files = [*tables, *dense, *enumerate(commit.fragments)]
+        return [stored for writer, stored in files if writer % self._world_size == self._rank]
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending or self._stop.is_set())
+                if self._stop.is_set():
+                    return
+                commit, num_bytes = self._pending[0]
+            began_ns, failure = self._clock.mono_ns(), None
+            try:
+                self._send(commit)
+            except EttError as err:
+                failure = err
+                log.error("commit %d of step %d was not uploaded: %s", commit.seq, commit.step, err)
+            with self._changed:
+                self._pending.popleft()
+                if failure is None:
+                    seconds = (self._clock.mono_ns() - began_ns) / 1e9
+                    self._done.append(Uploaded(commit, num_bytes, seconds))
+                    self.newest_remote = commit.seq if self._rank == 0 else 0
+                elif not self._stop.is_set():
+                    self._failure = failure
+                if isinstance(failure, Conflict):
+                    self._pending.clear()  # another life has taken over: what is left can never be committed
+                self._changed.notify_all()
+
+    def _send(self, commit: Commit) -> None:
+        fragments = {file.path for file in commit.fragments}
+        mine = self.share(commit)
+        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="ckpt-send") as pool:
+            list(pool.map(self._send_file, [file for file in mine if file.path not in fragments]))
+            list(pool.map(self._send_file, [file for file in mine if file.path in fragments]))
+            if self._rank == 0:
+                list(pool.map(self._wait_for, commit.fragments))
+                list(pool.map(lambda file: self._retried(lambda: check_size(self._store.remote, file)), mine))
+        if self._rank == 0:
+            self._retried(lambda: CommitLog(self._store.remote).append(commit))
+            retire(self._store.remote, self._keep_last)
+
+    def _send_file(self, stored: StoredFile) -> None:
+        path = self._store.local.root / stored.path
+        if not path.exists():
+            self._retried(lambda: check_size(self._store.remote, stored))  # sent by an earlier life
+            return
+        if not is_intact(path, stored):
+            raise CorruptState(f"{path} does not match its checksum before it was sent", do="check the buffer's disk")
+        self._retried(lambda: self._store.remote.put_file(stored.path, path, stored.xxh3_128))
+
+    def _wait_for(self, fragment: StoredFile) -> None:
+        """Return when a rank has sent its fragment, and with it everything of its own."""
+        waited_s = 0.0
+        while True:
+            try:
+                self._retried(lambda: check_size(self._store.remote, fragment))
+                return
+            except CorruptState as err:
+                if self._stop.wait(POLL_S) or waited_s > GIVE_UP_S:
+                    raise Unreachable(f"{fragment.path} did not arrive: {err.fact}", code="S005") from err
+                waited_s += POLL_S
+
+    def _retried(self, action: Callable[[], T]) -> T:
+        retrying = Retrying(
+            stop=stop_any(stop_after_delay(GIVE_UP_S), stop_when_event_set(self._stop)),
+            wait=wait_random_exponential(multiplier=0.5, max=LONGEST_WAIT_S),
+            retry=retry_if_exception_type(Unreachable),
+            sleep=sleep_using_event(self._stop),
+            before_sleep=_warn,
+            reraise=True,
+        )
+        return retrying(action)
+
+    def _waiting_bytes(self) -> int:
+        return sum(num_bytes for _, num_bytes in self._pending)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            err = self._failure
+            if not isinstance(err, Conflict):
+                self._failure = None
+            raise err
+
+    def _behind(self, what: str) -> Unreachable:
+        steps = ", ".join(str(commit.step) for commit, _ in self._pending)
+        return Unreachable(
+            f"the checkpoints of steps {steps} wait in {self._store.local.uri} for {self._store.uri}",
+            expected=f"an upload that ends within {ROOM_S:.0f} s",
+            do=f"check that the store answers and how fast; {what}",
+            code="S005",
+        )
+
+    def _drain_at_exit(self) -> None:
+        if self._stop.is_set():
+            return
+        try:
+            self.drain(EXIT_S)
+        except EttError as err:
+            log.error("%s", err)
+
+
+def _warn(state: RetryCallState) -> None:
+    err = state.outcome.exception() if state.outcome else None
+    log.warning("the upload waits and tries again (attempt %d): %s", state.attempt_number, err)
