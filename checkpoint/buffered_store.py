@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ett.checkpoint.local_store import LocalStore
-from ett.checkpoint.store import ObjectReader, Store
+from ett.checkpoint.store import Entry, ObjectReader, Store
 
 
 class BufferedStore:
@@ -51,6 +51,9 @@ class BufferedStore:
         if not self.has_local_commits:
             return self.remote.list(prefix)
         return sorted({*self.local.list(prefix), *self.remote.list(prefix)})
+
+    def entries(self, prefix: str) -> builtins.list[Entry]:
+        return self.remote.entries(prefix)
 
     def unfinished(self) -> dict[str, str]:
         return self.remote.unfinished()

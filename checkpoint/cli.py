@@ -1,42 +1,44 @@
-"""`ett checkpoint ls|show|verify`: look at checkpoints; changes nothing and needs no torch."""
+"""`ett checkpoint`: list, show and verify checkpoints here, what keeps and deletes them in `collection_cli.py`.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Sequence
+import time
 from typing import Any
 
 import click
 
+from ett.checkpoint.cli_output import as_json_option, cell, open_store_of, print_json, print_table, target_argument
+from ett.checkpoint.collection_cli import diff_command, gc_command, pin_command, unpin_command
 from ett.checkpoint.commit import Commit
-from ett.checkpoint.commit_facts import commit_facts, commit_line, find_commit
+from ett.checkpoint.commit_facts import commit_facts, commit_line, find_commit, tier_of
 from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
+from ett.checkpoint.pins import holds
 from ett.checkpoint.store import Store
-from ett.checkpoint.target import open_target
 from ett.checkpoint.verify import LEVELS, Level, damage, verify_commit
 from ett.errors import CorruptState, NoCheckpoint
-from ett.job_folder import ett_home
-
-_target = click.argument("target", metavar="JOB|URI")
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def group() -> None:
-    """List, show and verify checkpoints."""
+    """List, show, verify, compare, pin and collect checkpoints."""
 
 
 @group.command("ls")
-@_target
-@_json
+@target_argument
+@as_json_option
 def list_command(target: str, as_json: bool) -> None:
     """List the commits of JOB|URI, newest first."""
-    store = _open(target)
+    store = open_store_of(target)
     known, damaged = CommitLog(store).read_all()
     line = {commit.seq for commit in line_of_history(known)}
+    pins: dict[int, list[str]] = {}
+    for hold in holds(store, time.time()):
+        pins.setdefault(hold.seq, []).append(hold.name or hold.why)
     rows = [
-        {**commit_line(known[seq]), "state": _state(known[seq], line)}
+        {**commit_line(known[seq], tier_of(store, seq)), "state": _state(known[seq], line), "pins": pins.get(seq, [])}
         if seq in known
         else {"seq": seq, "state": "damaged", "problem": damaged[seq].fact}
         for seq in sorted({*known, *damaged}, reverse=True)
@@ -44,43 +46,53 @@ def list_command(target: str, as_json: bool) -> None:
     nothing = f"no commits under {store.uri}; a script may have set another checkpoint.uri: name that folder instead"
     if as_json:
         warnings = [err.fact for err in damaged.values()] if rows else [nothing]
-        _print_json("ls", {"uri": store.uri, "commits": rows}, warnings)
+        print_json("ls", {"uri": store.uri, "commits": rows}, warnings)
         return
     if not rows:
         click.echo(nothing)
         return
-    columns = ("seq", "step", "cursor", "state", "type", "epoch", "world_size", "bytes", "created")
-    _print_table(columns, [[_cell(row.get(column)) for column in columns] for row in rows])
+    columns = ("seq", "step", "cursor", "state", "type", "epoch", "world_size", "bytes", "created", "tier", "pins")
+    print_table(columns, [[cell(row.get(column)) for column in columns] for row in rows])
 
 
 @group.command("show")
-@_target
+@target_argument
 @click.option("--step", type=int, help="The commit of this step; else the newest.")
-@_json
+@as_json_option
 @click.option("--digest", is_flag=True, help="Compute the digests from the data and compare them with those stored.")
 def show_command(target: str, step: int | None, as_json: bool, digest: bool) -> None:
     """Show one commit: position, tables with rows and digests, dense state, the files that a restore reads."""
-    store = _open(target)
+    store = open_store_of(target)
     commit, warnings = find_commit(store, step)
     if digest:
         verify_commit(store, commit, "load")
-    facts = commit_facts(commit)
+    facts = commit_facts(commit, tier_of(store, commit.seq))
     if as_json:
-        _print_json("show", {"uri": store.uri, **facts}, warnings)
+        print_json("show", {"uri": store.uri, **facts}, warnings)
         return
-    for name in ("seq", "step", "cursor", "type", "policy", "epoch", "world_size", "created", "bytes", "digest"):
-        click.echo(f"{name:<11} {_cell(facts[name])}")
-    tables = [[_cell(table[name]) for name in ("name", "rows", "dim", "bytes", "digest")] for table in facts["tables"]]
-    dense = [
-        ["(dense)", _cell(facts["dense"]["tensors"]), "", _cell(facts["dense"]["bytes"]), facts["dense"]["digest"]]
-    ]
-    _print_table(("table", "rows", "dim", "bytes", "digest"), tables + dense)
+    for name in (
+        "seq",
+        "step",
+        "cursor",
+        "type",
+        "policy",
+        "epoch",
+        "world_size",
+        "created",
+        "tier",
+        "bytes",
+        "digest",
+    ):
+        click.echo(f"{name:<11} {cell(facts[name])}")
+    tables = [[cell(table[name]) for name in ("name", "rows", "dim", "bytes", "digest")] for table in facts["tables"]]
+    dense = [["(dense)", cell(facts["dense"]["tensors"]), "", cell(facts["dense"]["bytes"]), facts["dense"]["digest"]]]
+    print_table(("table", "rows", "dim", "bytes", "digest"), tables + dense)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
 
 
 @group.command("verify")
-@_target
+@target_argument
 @click.option("--step", type=int, help="Only the commit of this step; else all.")
 @click.option(
     "--level",
@@ -91,17 +103,17 @@ def show_command(target: str, step: int | None, as_json: bool, digest: bool) -> 
     show_default=True,
     help="Check the records, also the sizes, also every byte, also every row.",
 )
-@_json
+@as_json_option
 def verify_command(target: str, step: int | None, level: Level, as_json: bool) -> int:
     """Verify every commit of JOB|URI, or only the one of --step.
 
     Exit code 8: something is damaged. 10: nothing is restorable.
     """
-    store = _open(target)
+    store = open_store_of(target)
     rows = _verified(store, step, level)
     usable = [row for row in rows if row["ok"] and row["type"] is not None]
     if as_json:
-        _print_json("verify", {"uri": store.uri, "level": level, "commits": rows, "usable": len(usable)}, [])
+        print_json("verify", {"uri": store.uri, "level": level, "commits": rows, "usable": len(usable)}, [])
     else:
         for row in rows:
             where = f"commit {row['seq']} of step {row['step']}" if row["type"] else row["name"]
@@ -167,20 +179,5 @@ def _state(commit: Commit, line: set[int]) -> str:
     return "fresh start" if commit.is_fresh else "restorable"
 
 
-def _open(target: str) -> Store:
-    return open_target(target, ett_home(os.environ))
-
-
-def _print_json(verb: str, data: dict[str, Any], warnings: list[str]) -> None:
-    envelope = {"schema": f"ett.checkpoint.{verb}/v1", "data": data, "warnings": warnings}
-    click.echo(json.dumps(envelope, indent=2))
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max([len(title), *(len(row[i]) for row in rows)]) for i, title in enumerate(columns)]
-    for row in [columns, *rows]:
-        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else str(value)  # digits alone: a step is pasted into the next command
+for command in (pin_command, unpin_command, gc_command, diff_command):
+    group.add_command(command)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from ett.checkpoint.commit import Commit
+from ett.checkpoint.buffered_store import BufferedStore
+from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_log import CommitLog, line_of_history
 from ett.checkpoint.store import Store
+from ett.checkpoint.store_uri import is_local
 from ett.errors import CorruptState, NoCheckpoint, NotFound
 
 
-def commit_facts(commit: Commit) -> dict[str, Any]:
+def commit_facts(commit: Commit, tier: str) -> dict[str, Any]:
     """Return the facts of a commit; its digests depend neither on sharding nor on files."""
     dense = commit.dense
     return {
-        **commit_line(commit),
+        **commit_line(commit, tier),
         "policy": "full",
         "ckpt_uuid": commit.ckpt_uuid,
         "parent_seq": commit.parent_seq,
@@ -40,7 +42,14 @@ def commit_facts(commit: Commit) -> dict[str, Any]:
     }
 
 
-def commit_line(commit: Commit) -> dict[str, Any]:
+def tier_of(store: Store, seq: int) -> str:
+    """Return what a commit survives: "local" the end of a process, "remote" the loss of the host."""
+    if isinstance(store, BufferedStore):
+        return "remote" if "remote" in store.tiers(commit_name(seq)) else "local"
+    return "local" if is_local(store.uri) else "remote"
+
+
+def commit_line(commit: Commit, tier: str) -> dict[str, Any]:
     """Return what a list shows of a commit."""
     return {
         "seq": commit.seq,
@@ -51,7 +60,7 @@ def commit_line(commit: Commit) -> dict[str, Any]:
         "world_size": commit.world_size,
         "bytes": commit.num_bytes,
         "created": commit.created,
-        "tier": "local",
+        "tier": tier,
     }
 
 

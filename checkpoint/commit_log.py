@@ -97,6 +97,15 @@ def line_of_history(known: dict[int, Commit]) -> list[Commit]:
     return line
 
 
+def states_of_history(known: dict[int, Commit]) -> dict[str, list[Commit]]:
+    """Return the records of each state on the line of history, newest first; a restart gives a state another record."""
+    states: dict[str, list[Commit]] = {}
+    for commit in line_of_history(known):
+        if not commit.is_fresh:
+            states.setdefault(commit.ckpt_uuid, []).append(commit)
+    return states
+
+
 def prepare_folder(store: Store) -> None:
     """Create FORMAT.json if it is not there, and demand that it cannot be created again.
 

@@ -12,6 +12,7 @@ from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history, prepare_folder
 from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.pins import leased
 from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.verify import verify_commit
@@ -47,11 +48,13 @@ def export_commit(uri: str, step: int | None, to: Path) -> ExportedCommit:
     source, target = open_store(uri), LocalStore(to.absolute())
     if step is not None:
         commit, _ = find_commit(source, step)
-        return _copy(source, target, commit, None)
+        with leased(source, commit, f"export to {to}"):
+            return _copy(source, target, commit, None)
     newest: int | None = None
     for commit in _candidates(source):
         try:
-            return _copy(source, target, commit, newest)
+            with leased(source, commit, f"export to {to}"):
+                return _copy(source, target, commit, newest)
         except CorruptState as err:
             log.warning("commit %d of step %d does not verify: %s", commit.seq, commit.step, err.fact)
             newest = newest or commit.seq

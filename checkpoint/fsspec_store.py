@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ett.checkpoint.store import Entry
 from ett.errors import AccessDenied, ConfigError, Unreachable
 
 
@@ -76,13 +80,17 @@ class FsspecStore:
             return int(self._system.info(path)["size"])
 
     def list(self, prefix: str) -> list[str]:
+        return [entry.name for entry in self.entries(prefix)]
+
+    def entries(self, prefix: str) -> builtins.list[Entry]:
         with self._translated(prefix) as path:
             try:
-                found = self._system.find(path.rstrip("/"))
+                found: dict[str, dict[str, Any]] = self._system.find(path.rstrip("/"), detail=True)
             except FileNotFoundError:
                 return []
         top = f"{self._root}/"
-        return sorted(str(name).removeprefix(top) for name in found if str(name).startswith(top))
+        ours = {str(name).removeprefix(top): facts for name, facts in found.items() if str(name).startswith(top)}
+        return [Entry(name, int(ours[name]["size"]), _modified(ours[name])) for name in sorted(ours)]
 
     def unfinished(self) -> dict[str, str]:
         return {}
@@ -146,3 +154,14 @@ class FsspecStore:
             raise AccessDenied(f"no permission for {path}: {err}", do="correct the credentials", code="P003") from err
         except OSError as err:
             raise Unreachable(f"{path}: {type(err).__name__}: {err}", code="S003") from err
+
+
+def _modified(facts: dict[str, Any]) -> float:
+    """Return when a file was written; now where the file system does not say: then nothing of it is ever old."""
+    for key in ("LastModified", "last_modified", "updated", "mtime", "created"):
+        value = facts.get(key)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return time.time()

@@ -13,10 +13,11 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from ett.checkpoint.store import Entry
 from ett.os_failure import os_failure
 
 # Larger than the small pieces of a segment (header, padding, packed ids); its blocks are larger and bypass it.
@@ -96,6 +97,14 @@ class LocalStore:
 
     def list(self, prefix: str) -> list[str]:
         return [name for name in self._walk(prefix) if not _is_temporary(name)]
+
+    def entries(self, prefix: str) -> builtins.list[Entry]:
+        found = []
+        for name in self.list(prefix):
+            with suppress(FileNotFoundError), _translated(self.root / name):  # it may go meanwhile
+                facts = (self.root / name).stat()
+                found.append(Entry(name, facts.st_size, facts.st_mtime))
+        return found
 
     def unfinished(self) -> dict[str, str]:
         found = [name for name in self._walk("") if _is_temporary(name)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 
 from ett.checkpoint.commit import Commit, commit_name
-from ett.checkpoint.commit_log import FORMAT_NAME, CommitLog, line_of_history
+from ett.checkpoint.commit_log import FORMAT_NAME, CommitLog, states_of_history
+from ett.checkpoint.pins import holds
 from ett.checkpoint.restore_checks import check_files
 from ett.checkpoint.store import Store
 from ett.errors import CorruptState, EttError
@@ -18,15 +20,16 @@ _OWNED = re.compile(r"(?:m|d/[0-9a-f]{2}|dense)/(e(\d{6,})-[0-9a-f]{32})/.+")
 def retire(store: Store, keep_last: int) -> list[int]:
     """Delete all but the newest `keep_last` states and return the numbers of the deleted commits. Rank 0 only.
 
-    Kept besides: the newest record, whatever it is. Nothing is deleted while any record cannot be read, or when the
-    newest state has a file missing or torn. A failure is logged and left for the next time: saving matters more.
+    Kept besides: what is pinned or being read, and the newest record, whatever it is. Nothing is deleted while any
+    record cannot be read, or when the newest state has a file missing or torn. A failure is logged and left for the
+    next time: saving matters more.
     """
     try:
         known, damaged = CommitLog(store).read_all()
         if damaged:
             log.warning("kept all commits: commit %d cannot be read", max(damaged))
             return []
-        kept = _kept(known, keep_last)
+        kept = _kept(known, keep_last) | _held(store, known)
         newest_state = max(
             (commit for commit in kept.values() if not commit.is_fresh), key=lambda c: c.seq, default=None
         )
@@ -43,16 +46,15 @@ def retire(store: Store, keep_last: int) -> list[int]:
 
 def _kept(known: dict[int, Commit], keep_last: int) -> dict[int, Commit]:
     """Return the commits to keep: every record of the newest `keep_last` different states of the line of history."""
-    line = line_of_history(known)
-    states: list[str] = []
-    for commit in line:
-        if not commit.is_fresh and commit.ckpt_uuid not in states:
-            states.append(commit.ckpt_uuid)
-    wanted = set(states[:keep_last])
-    kept = {commit.seq: commit for commit in line if commit.ckpt_uuid in wanted}
+    states = list(states_of_history(known).values())[:keep_last]
+    kept = {commit.seq: commit for commits in states for commit in commits}
     # The newest record carries the highest number and epoch: without it a process of an older life could commit.
     kept[max(known)] = known[max(known)]
     return kept
+
+
+def _held(store: Store, known: dict[int, Commit]) -> dict[int, Commit]:
+    return {hold.seq: known[hold.seq] for hold in holds(store, time.time()) if hold.seq in known}
 
 
 def _delete(store: Store, known: dict[int, Commit], kept: dict[int, Commit]) -> list[int]:
@@ -84,7 +86,7 @@ def sweep_orphans(store: Store, epoch: int, needed: frozenset[str] = frozenset()
         orphans = [
             name
             for name in (*finished, *unfinished)
-            if (found := _OWNED.fullmatch(name)) and int(found[2]) < epoch and name not in live
+            if (whose := epoch_of(name)) is not None and whose < epoch and name not in live
         ]
         # A name that is taken can never be created again; one that is free may be a living process's next commit.
         taken = {FORMAT_NAME, *(commit_name(seq) for seq in known)}
@@ -97,3 +99,9 @@ def sweep_orphans(store: Store, epoch: int, needed: frozenset[str] = frozenset()
     if orphans:
         log.info("removed %d files that unfinished saves left under %s", len(orphans), store.uri)
     return orphans
+
+
+def epoch_of(name: str) -> int | None:
+    """Return the epoch of the writer of a file, which its name carries; None: it is not a file of a save."""
+    found = _OWNED.fullmatch(name)
+    return int(found[2]) if found else None

@@ -19,6 +19,7 @@ import xxhash
 
 from ett.checkpoint.file_hash import file_hash
 from ett.checkpoint.s3_client import RetryPolicy, S3Client, Taken, Transient
+from ett.checkpoint.store import Entry
 from ett.errors import ConfigError, Unreachable
 
 PART_BYTES = 16 << 20  # of an upload and of a read; S3 takes at most 10,000 parts, so large files get larger ones
@@ -111,9 +112,13 @@ class S3Store:
         return int(self.client.run(lambda: self.client.request("head_object", Key=self._key(name)))["ContentLength"])
 
     def list(self, prefix: str) -> list[str]:
+        return [entry.name for entry in self.entries(prefix)]
+
+    def entries(self, prefix: str) -> builtins.list[Entry]:
         folder = f"{prefix.rstrip('/')}/" if prefix else ""
         found = self.client.run(lambda: self._pages("list_objects_v2", "Contents", self._key(folder)))
-        return sorted(str(entry["Key"]).removeprefix(self._root) for entry in found)
+        entries = [Entry(e["Key"].removeprefix(self._root), e["Size"], e["LastModified"].timestamp()) for e in found]
+        return sorted(entries, key=lambda entry: entry.name)
 
     def unfinished(self) -> dict[str, str]:
         found = self.client.run(lambda: self._pages("list_multipart_uploads", "Uploads", self._root))

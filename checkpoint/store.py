@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -17,6 +19,13 @@ class ObjectReader(Protocol):
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Fill `target` from `offset`; return the number of bytes read, fewer only at the end of the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    name: str
+    num_bytes: int
+    modified_unix_s: float  # by the store's clock
 
 
 class Store(Protocol):
@@ -52,6 +61,9 @@ class Store(Protocol):
 
     def list(self, prefix: str) -> list[str]:
         """Return all names under the folder `prefix`, sorted; [] where there is none."""
+
+    def entries(self, prefix: str) -> builtins.list[Entry]:
+        """Return what `list` returns, with sizes and times."""
 
     def unfinished(self) -> dict[str, str]:
         """Return what creations that never ended have left, living ones included: a name for `delete` -> the name

@@ -240,11 +240,13 @@ def test_a_file_that_is_damaged_before_it_is_sent_never_becomes_a_commit(remote:
     rank = started(remote, tmp_path / "ssd")
     save(rank, 1)
     rank.checkpointer._tier.uploader.drain()  # type: ignore[union-attr]
-    remote.gate.clear()
+
+    def damage(point: str, step: int) -> None:
+        for path in (tmp_path / "ssd").rglob("*.seg") if point == "ckpt_after_commit" else ():
+            path.write_bytes(path.read_bytes()[:-1])
+
+    rank.run.hook = damage
     save(rank, 2)
-    for path in (tmp_path / "ssd").rglob("*.seg"):
-        path.write_bytes(path.read_bytes()[:-1])
-    remote.gate.set()
     with pytest.raises(CorruptState, match="before it was sent"):
         rank.checkpointer.close()
     assert remote_step(remote) == 1
