@@ -9,6 +9,7 @@ EXTENSIONS = {
     "ett._accounting": "ett/_accounting.cpp",
     "ett._event_parser": "ett/_event_parser.cpp",
     "ett._ring": "ett/_ring.cpp",
+    "ett.checkpoint._digest": "checkpoint/_digest.cpp",
     "ett.hooks._around": "ett/hooks/_around.cpp",
     "ett.trainer.data._criteo": "trainer/data/_criteo.cpp",
     "ett.trainer.data._nulls": "trainer/data/_nulls.cpp",

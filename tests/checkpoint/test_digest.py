@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xxhash
 
+from ett.checkpoint import digest as digest_module
 from ett.checkpoint.digest import ColumnGroup, TableDigest, combine
 
 GROUPS = (
@@ -120,3 +121,12 @@ def test_flipping_pairs_of_sign_bits_collides_nowhere() -> None:
             flipped[0, 4 * b + 3] ^= 0x80
             seen.add(digest(ids, [flipped, *columns[1:]]).value)
     assert len(seen) == 200 * len(pairs)
+
+
+@pytest.mark.skipif(digest_module.NATIVE is None, reason="not built")
+@pytest.mark.parametrize("num_rows", [0, 1, 511, 1025])
+def test_the_native_digest_has_the_bits_of_numpys(num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, columns = example(num_rows, seed=num_rows)
+    native = TableDigest("t", GROUPS).row_words(ids, columns)
+    monkeypatch.setattr(digest_module, "NATIVE", None)
+    assert native.tolist() == TableDigest("t", GROUPS).row_words(ids, columns).tolist()
