@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
 from ett.checkpoint.dense_segment import read_dense
-from ett.checkpoint.digest import TableDigest, combine
+from ett.checkpoint.digest import combine
 from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
 from ett.checkpoint.restore_checks import check_files, read_fragment
 from ett.checkpoint.rng_state import set_rng_state
 from ett.checkpoint.save import SavePlace
 from ett.checkpoint.store import Store
-from ett.checkpoint.table_segments import read_rows
+from ett.checkpoint.table_reader import TableToRead, read_tables
 from ett.checkpoint.training_state import TrainingState
 from ett.errors import CorruptState, NoCheckpoint, NotFound, RestoreFailed
 
 log = logging.getLogger(__name__)
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +107,7 @@ def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
         try:
             assert commit.dense is not None
             dense.extend(read_dense(place.store, commit.dense.stored, commit.dense.identity))
-            return {"tables": [_load_table(place.store, state, table.spec.name, commit) for table in commit.tables]}
+            return {"tables": _load_tables(place, state, commit)}
         except CorruptState as err:
             return {"corrupt": err.fact}
 
@@ -130,16 +127,23 @@ def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
     return None
 
 
-def _load_table(store: Store, state: TrainingState, name: str, commit: Commit) -> Json:
-    table = next(table for table in commit.tables if table.spec.name == name)
-    digest, rows_loaded = TableDigest(name, table.spec.groups), 0
-    state.shards[name].clear()
-    for file in table.files:
-        for rows in read_rows(store, table.spec, file, lambda ids: state.owned(table.spec, ids)):
-            digest.add(rows.ids, rows.columns)
-            rows_loaded += len(rows.ids)
-            state.import_rows(table.spec, rows)
-    return [rows_loaded, digest.hex]
+def _load_tables(place: SavePlace, state: TrainingState, commit: Commit) -> Json:
+    """Load this rank's rows of every table; return how many they are, and their digest."""
+    tables = []
+    for table in commit.tables:
+        state.shards[table.spec.name].begin_import(sum(file.num_rows for file in table.files))
+        tables.append(
+            TableToRead(
+                spec=table.spec,
+                files=table.files,
+                owned=partial(state.owned, table.spec),
+                take=partial(state.import_rows, table.spec),
+            )
+        )
+    found = read_tables(place.store, tables, place.buffers)
+    for table in commit.tables:
+        state.shards[table.spec.name].end_import()
+    return found
 
 
 def _apply(place: SavePlace, state: TrainingState, commit: Commit, tensors: Any, tree: Any) -> Json:

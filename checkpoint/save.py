@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import xxhash
 
+from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.canonical_json import Json, seal
 from ett.checkpoint.commit import Commit, DenseEntry, TableEntry, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog
@@ -19,7 +20,8 @@ from ett.checkpoint.rng_state import rng_state
 from ett.checkpoint.run_record import RunRecord
 from ett.checkpoint.segment import SegmentIdentity, StoredFile
 from ett.checkpoint.store import Store
-from ett.checkpoint.table_segments import TableFile, TableSpec, write_table
+from ett.checkpoint.table_segments import TableFile, TableSpec
+from ett.checkpoint.table_writer import write_tables
 from ett.checkpoint.training_state import TrainingState
 from ett.clock import Clock
 from ett.errors import ConfigError, CorruptState, EttError
@@ -36,6 +38,7 @@ class SavePlace:
     ranks: Ranks
     run: RunRecord
     clock: Clock
+    buffers: BufferPool = field(default_factory=BufferPool)
 
 
 def save_full(place: SavePlace, state: TrainingState, epoch: Epoch, step: int, cursor: int) -> Commit:
@@ -91,12 +94,11 @@ def _write_part(place: SavePlace, state: TrainingState, plan: Json, written: lis
         writer=rank,
         part=0,
     )
-    tables = []
-    for spec in state.specs:
-        rows = state.export_rows(spec)
-        files, digest = write_table(place.store, spec, rows, identity)
-        written += [file.stored.path for file in files]
-        tables.append(TableEntry(spec=spec, num_rows=len(rows.ids), digest=digest, files=tuple(files)).as_json())
+    rows = (state.all_rows(spec) for spec in state.specs)
+    tables = [
+        TableEntry(spec=table.spec, num_rows=table.num_rows, digest=table.digest, files=table.files).as_json()
+        for table in write_tables(place.store, rows, identity, place.buffers, written)
+    ]
     dense = _write_dense(place.store, state, identity) if rank == 0 else None
     if dense:
         written.append(dense.stored.path)

@@ -46,7 +46,7 @@ class SegmentIdentity:
     seq_parent: int
     step: int
     table: str  # canonical name of the table; "" in a dense segment
-    kind: str  # "base" or "dense"
+    kind: str  # "base", "hot", "cold" or "dense"
     writer: int  # rank that wrote it
     part: int  # number of the segment among the writer's segments of this table
 

@@ -35,11 +35,19 @@ class SegmentWriter:
         num_rows: int = 0,
         raw_length: int | None = None,
         id_range: tuple[int, int] = (0, 0),
+        checksum: int | None = None,
     ) -> None:
-        """Append one block; `payload` is what stands in the file, `raw_length` its size when unpacked."""
+        """Append one block.
+
+        Args:
+            payload: what stands in the file.
+            raw_length: its size when unpacked.
+            checksum: its xxh3_64, where that is known already.
+        """
         size = len(payload)
         raw = size if raw_length is None else raw_length
-        checksum = xxhash.xxh3_64_intdigest(payload)
+        if checksum is None:
+            checksum = xxhash.xxh3_64_intdigest(payload)
         self._records.append((section, codec, num_rows, self._offset, size, raw, *id_range, checksum))
         self._write(payload)
 

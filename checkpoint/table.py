@@ -1,4 +1,4 @@
-"""What a sparse table shows to the checkpoint: rows keyed by id, never by slot; imports no torch at run time."""
+"""What a sparse table shows to the checkpoint: rows keyed by id, never by slot; imports torch only to copy a table."""
 
 from __future__ import annotations
 
@@ -32,21 +32,51 @@ class TableRows:
 
 @runtime_checkable
 class TableShard(Protocol):
-    """This rank's part of one table."""
+    """This rank's part of one table.
+
+    While it is saved or restored nobody else touches it. Several threads may be in `gather` at a time, with other ids
+    each, and likewise in `import_rows`.
+    """
 
     name: str
     dim: int
     weight_dtype: str
     states: tuple[StateSpec, ...]
 
-    def export_rows(self) -> TableRows:
-        """Return all rows of this rank, sorted by id; no id is on two ranks."""
+    def begin_export(self) -> Tensor:
+        """Return the ids of all rows that this rank saves, int64 [N], strictly ascending; no id is on two ranks."""
+
+    def gather(self, ids: Tensor, out: TableRows) -> None:
+        """Copy rows that `begin_export` named to out.weights and out.states: contiguous host tensors of len(ids) rows.
+
+        Args: ids: int64 [M], ascending: the ids that `out` has, too.
+        """
 
     def owned(self, ids: Tensor) -> Tensor:
         """Return bool [M]: which of ids (int64 [M]) belong to this rank under the current world size."""
 
-    def clear(self) -> None:
-        """Forget all rows."""
+    def begin_import(self, num_rows: int) -> None:
+        """Forget all rows, and be ready for up to num_rows: all of the table's, of which this rank may own few."""
 
     def import_rows(self, rows: TableRows) -> None:
-        """Add owned rows; called several times after one clear(), each id once, ids ascending within a call."""
+        """Add owned rows; called several times after one begin_import(), each id once, ids ascending within a call.
+
+        What is kept must be copied: the memory of `rows` is used for other rows afterwards.
+        """
+
+    def end_import(self) -> None:
+        """All rows are there: those of a fixed table that none was imported for have their initial values."""
+
+
+def copy_of_rows(shard: TableShard) -> TableRows:
+    """Return all rows of a shard in memory of their own: for small tables, tests and comparisons."""
+    import torch
+
+    ids = shard.begin_export()
+    rows = TableRows(
+        ids=ids,
+        weights=torch.empty(len(ids), shard.dim, dtype=getattr(torch, shard.weight_dtype)),
+        states={s.name: torch.empty(len(ids), s.width, dtype=getattr(torch, s.dtype)) for s in shard.states},
+    )
+    shard.gather(ids, rows)
+    return rows

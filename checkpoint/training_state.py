@@ -14,8 +14,9 @@ from ett.checkpoint.dtypes import ITEM_BYTES
 from ett.checkpoint.optimizer_state import load_optimizer_tree, optimizer_tree
 from ett.checkpoint.state_tree import decode_state, encode_state
 from ett.checkpoint.table import TableRows, TableShard
-from ett.checkpoint.table_segments import Rows, TableSpec
-from ett.checkpoint.tensor_bytes import bytes_tensor, dtype_name, tensor_bytes
+from ett.checkpoint.table_segments import Bytes, Rows, TableSpec
+from ett.checkpoint.table_writer import RowsToWrite
+from ett.checkpoint.tensor_bytes import bytes_tensor
 from ett.errors import ConfigError, RestoreFailed
 
 _EXTRA_STATE = "_extra_state"
@@ -44,22 +45,20 @@ class TrainingState:
             _spec(f"t{number:04d}", self.shards[name]) for number, name in enumerate(sorted(self.shards))
         )
 
-    def export_rows(self, spec: TableSpec) -> Rows:
-        """Return this rank's rows of a table. Raises: ConfigError: they are not as the shard declares them."""
-        rows = self.shards[spec.name].export_rows()
-        tensors = [rows.weights, *(rows.states[group.name.removeprefix("state:")] for group in spec.groups[1:])]
-        ids = tensor_bytes(rows.ids).view(np.int64)
-        if rows.ids.dtype != torch.int64 or not (ids[1:] > ids[:-1]).all():
-            raise ConfigError(f"table {spec.name} exported ids of {rows.ids.dtype}", expected="int64, ascending")
-        columns = []
-        for group, tensor in zip(spec.groups, tensors, strict=True):
-            if tuple(tensor.shape) != (len(ids), group.width) or dtype_name(tensor, spec.name) != group.dtype:
-                raise ConfigError(
-                    f"table {spec.name} exported {group.name} as {tensor.dtype} {list(tensor.shape)}",
-                    expected=f"{group.dtype} [{len(ids)}, {group.width}]",
-                )
-            columns.append(tensor_bytes(tensor).reshape(len(ids), group.row_bytes))
-        return Rows(ids, tuple(columns))
+    def all_rows(self, spec: TableSpec) -> RowsToWrite:
+        """Return this rank's rows of a table, to be gathered. Raises: ConfigError: ids are not as the protocol says."""
+        shard = self.shards[spec.name]
+        exported = shard.begin_export()
+        if exported.dtype != torch.int64 or exported.dim() != 1:
+            raise ConfigError(f"table {spec.name} exported ids of {exported.dtype}", expected="int64 [N]")
+        ids = exported.cpu().numpy()
+        if not (ids[1:] > ids[:-1]).all():
+            raise ConfigError(f"table {spec.name} exported ids that do not ascend", expected="each id once, ascending")
+
+        def gather(wanted: NDArray[np.int64], columns: tuple[Bytes, ...]) -> None:
+            shard.gather(torch.from_numpy(wanted), _table_rows(spec, Rows(wanted, columns)))
+
+        return RowsToWrite(spec=spec, kind="base", ids=ids, gather=gather)
 
     def owned(self, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which ids are this rank's."""
@@ -67,13 +66,8 @@ class TrainingState:
         return mask
 
     def import_rows(self, spec: TableSpec, rows: Rows) -> None:
-        """Add rows to this rank's shard, which owns the memory afterwards."""
-        weights, *states = [
-            bytes_tensor(column, group.dtype, (len(rows.ids), group.width))
-            for group, column in zip(spec.groups, rows.columns, strict=True)
-        ]
-        named = {group.name.removeprefix("state:"): state for group, state in zip(spec.groups[1:], states, strict=True)}
-        self.shards[spec.name].import_rows(TableRows(ids=torch.from_numpy(rows.ids), weights=weights, states=named))
+        """Add rows to this rank's shard."""
+        self.shards[spec.name].import_rows(_table_rows(spec, rows))
 
     def check_tables(self, saved: tuple[TableSpec, ...]) -> None:
         """Raise RestoreFailed with every difference between the saved tables and this model's."""
@@ -122,6 +116,16 @@ class TrainingState:
     def _model_state(self) -> dict[str, Any]:
         state: dict[str, Any] = self._model.state_dict()
         return {name: value for name, value in state.items() if not name.startswith(self._shard_prefixes)}
+
+
+def _table_rows(spec: TableSpec, rows: Rows) -> TableRows:
+    """Return rows as tensors over the same memory."""
+    weights, *states = [
+        bytes_tensor(column, group.dtype, (len(rows.ids), group.width))
+        for group, column in zip(spec.groups, rows.columns, strict=True)
+    ]
+    named = {group.name.removeprefix("state:"): state for group, state in zip(spec.groups[1:], states, strict=True)}
+    return TableRows(ids=torch.from_numpy(rows.ids), weights=weights, states=named)
 
 
 def _find_shards(model: nn.Module) -> tuple[dict[str, TableShard], tuple[str, ...]]:

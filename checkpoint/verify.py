@@ -6,13 +6,15 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.commit import Commit, DenseEntry, TableEntry
-from ett.checkpoint.digest import TableDigest
 from ett.checkpoint.restore_checks import check_size, read_fragment
 from ett.checkpoint.segment import SegmentIdentity, StoredFile
 from ett.checkpoint.segment_reader import open_segment
 from ett.checkpoint.store import Store
-from ett.checkpoint.table_segments import read_rows
+from ett.checkpoint.table_reader import TableToRead, read_tables
+from ett.checkpoint.table_segments import Ids
+from ett.checkpoint.worker_threads import in_threads, num_io_threads
 from ett.errors import CorruptState, EttError
 
 Level = Literal["manifest", "size", "hash", "load"]
@@ -30,16 +32,16 @@ def verify_commit(store: Store, commit: Commit, level: Level) -> None:
         check_size(store, stored)
     if level == "size":
         return
-    for table in commit.tables:
-        for file in table.files:
-            check_bytes(store, file.stored, file.identity)
+    segments = [(file.stored, file.identity) for table in commit.tables for file in table.files]
     if commit.dense is not None:
-        check_bytes(store, commit.dense.stored, commit.dense.identity)
+        segments.append((commit.dense.stored, commit.dense.identity))
+    in_threads(segments, lambda segment: check_bytes(store, *segment), num_io_threads())
     for fragment in commit.fragments:
         read_fragment(store, fragment)
     if level == "load":
+        buffers = BufferPool()
         for table in commit.tables:
-            _load_table(store, table)
+            _load_table(store, table, buffers)
         if commit.dense is not None:
             _load_dense(store, commit.dense)
 
@@ -56,19 +58,26 @@ def check_bytes(store: Store, stored: StoredFile, identity: SegmentIdentity) -> 
             raise
 
 
-def _load_table(store: Store, table: TableEntry) -> None:
-    digest = TableDigest(table.spec.name, table.spec.groups)
-    all_ids = []
-    for file in table.files:
-        for rows in read_rows(store, table.spec, file, lambda ids: np.ones(len(ids), np.bool_)):
-            digest.add(rows.ids, rows.columns)
-            all_ids.append(rows.ids)
-    ids = np.concatenate(all_ids) if all_ids else np.empty(0, np.int64)
-    if len(np.unique(ids)) != len(ids):
-        raise CorruptState(f"table {table.spec.name} holds {len(ids) - len(np.unique(ids))} ids more than once")
-    if (len(ids), digest.hex) != (table.num_rows, table.digest):
+def _load_table(store: Store, table: TableEntry, buffers: BufferPool) -> None:
+    all_ids: list[Ids] = []
+    ((num_rows, digest),) = read_tables(
+        store,
+        [
+            TableToRead(
+                spec=table.spec,
+                files=table.files,
+                owned=lambda ids: np.ones(len(ids), np.bool_),
+                take=lambda rows: all_ids.append(rows.ids),
+            )
+        ],
+        buffers,
+    )
+    num_distinct = len(np.unique(np.concatenate([np.empty(0, np.int64), *all_ids])))
+    if num_distinct != num_rows:
+        raise CorruptState(f"table {table.spec.name} holds {num_rows - num_distinct} ids more than once")
+    if (num_rows, digest) != (table.num_rows, table.digest):
         raise CorruptState(
-            f"table {table.spec.name} holds {len(ids)} rows with digest {digest.hex}",
+            f"table {table.spec.name} holds {num_rows} rows with digest {digest}",
             expected=f"{table.num_rows} rows with digest {table.digest}",
         )
 

@@ -30,9 +30,10 @@ class DictShard(nn.Module):
         super().__init__()
         self.name, self.dim, self.states, self.weight_dtype = name, dim, states, dtype
         self.rank, self.world_size = place
-        self.clear()
+        self._importing = threading.Lock()
+        self.begin_import(0)
 
-    def clear(self) -> None:
+    def begin_import(self, num_rows: int) -> None:
         self.rows = TableRows(
             ids=torch.empty(0, dtype=torch.int64),
             weights=torch.empty((0, self.dim), dtype=getattr(torch, self.weight_dtype)),
@@ -42,19 +43,31 @@ class DictShard(nn.Module):
     def owned(self, ids: Tensor) -> Tensor:
         return ids % self.world_size == self.rank
 
-    def export_rows(self) -> TableRows:
-        return self.rows
+    def begin_export(self) -> Tensor:
+        return self.rows.ids
+
+    def gather(self, ids: Tensor, out: TableRows) -> None:
+        at = torch.searchsorted(self.rows.ids, ids)
+        assert torch.equal(self.rows.ids[at], ids)
+        assert torch.equal(out.ids, ids)
+        out.weights.copy_(self.rows.weights[at])
+        for name, state in out.states.items():
+            state.copy_(self.rows.states[name][at])
 
     def import_rows(self, rows: TableRows) -> None:
         assert bool(self.owned(rows.ids).all())
-        ids = torch.cat([self.rows.ids, rows.ids])
-        order = torch.argsort(ids)
-        assert len(ids.unique()) == len(ids)
-        self.rows = TableRows(
-            ids=ids[order],
-            weights=torch.cat([self.rows.weights, rows.weights])[order],
-            states={n: torch.cat([old, rows.states[n]])[order] for n, old in self.rows.states.items()},
-        )
+        with self._importing:
+            ids = torch.cat([self.rows.ids, rows.ids])
+            order = torch.argsort(ids)
+            assert len(ids.unique()) == len(ids)
+            self.rows = TableRows(
+                ids=ids[order],
+                weights=torch.cat([self.rows.weights, rows.weights])[order],
+                states={n: torch.cat([old, rows.states[n]])[order] for n, old in self.rows.states.items()},
+            )
+
+    def end_import(self) -> None:
+        return
 
 
 def random_bits(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from checkpoint_world import holds, restored_world, saved_world
 
+from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.verify import LEVELS, damage
@@ -114,7 +115,7 @@ def test_every_fault_in_the_newest_commit_is_detected_and_stepped_over(
 @pytest.mark.slow
 def test_every_byte_of_a_small_segment_counts(pristine: Path, tmp_path: Path) -> None:
     """Reading rows verifies the whole file, padding included: `verify` is not needed to be safe."""
-    from ett.checkpoint.table_segments import read_rows
+    from ett.checkpoint.table_reader import read_rows
 
     log = CommitLog(LocalStore(pristine))
     table = log.read(3).tables[0]
@@ -123,11 +124,11 @@ def test_every_byte_of_a_small_segment_counts(pristine: Path, tmp_path: Path) ->
     store = LocalStore(tmp_path)
     target = tmp_path / file.stored.path
     target.parent.mkdir(parents=True)
-    silent = []
+    silent, buffers = [], BufferPool()
     for offset in range(len(data)):
         target.write_bytes(data[:offset] + bytes([data[offset] ^ 0x10]) + data[offset + 1 :])
         try:
-            list(read_rows(store, table.spec, file, lambda ids: ids > 0))
+            list(read_rows(store, table.spec, file, lambda ids: ids > 0, buffers))
             silent.append(offset)
         except CorruptState:
             continue

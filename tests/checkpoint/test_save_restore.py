@@ -23,7 +23,7 @@ from checkpoint_world import (
 )
 from torch import nn
 
-from ett.checkpoint import CheckpointConfig, Checkpointer, StateSpec, TableRows, table_segments
+from ett.checkpoint import CheckpointConfig, Checkpointer, StateSpec, TableRows, table_reader, table_segments
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
 from ett.errors import ConfigError, RestoreFailed
@@ -52,11 +52,27 @@ def test_tables_of_several_segments_and_blocks_are_whole(
 ) -> None:
     monkeypatch.setattr(table_segments, "BLOCK_BYTES", 512)
     monkeypatch.setattr(table_segments, "SEGMENT_BYTES", segment_bytes)
-    monkeypatch.setattr(table_segments, "READ_GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(table_reader, "READ_GROUP_BYTES", group_bytes)
     saved_world(tmp_path, 1, [3])
     assert len(list(tmp_path.glob("d/*/*/t0000.*"))) == (2 if segment_bytes == 1 else 1)
     for world_size in (2, 1):
         assert holds(restored_world(tmp_path, world_size), 3)
+
+
+def test_a_save_asks_a_table_for_a_block_of_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large a table is, nobody ever holds more of it than the segments that are being written."""
+    monkeypatch.setattr(table_segments, "BLOCK_BYTES", 512)
+    asked: list[int] = []
+    gather = DictShard.gather
+
+    def record(shard: DictShard, ids: torch.Tensor, out: TableRows) -> None:
+        asked.append(len(ids))
+        gather(shard, ids, out)
+
+    monkeypatch.setattr(DictShard, "gather", record)
+    saved_world(tmp_path, 1, [3])
+    assert sum(asked) == 2 * 502
+    assert max(asked) == 256
 
 
 def test_a_fresh_folder_restores_nothing(tmp_path: Path) -> None:

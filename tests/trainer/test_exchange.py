@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ett.checkpoint.table import TableRows
+from ett.checkpoint.table import TableRows, copy_of_rows
 from ett.trainer.config import SparseConfig
 from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.embedding.table_config import EmbeddingBagConfig
@@ -67,7 +67,7 @@ def trained(collectives: Any, num_steps: int, uneven: bool = False) -> list[Tabl
         looked_up = ebc.look_up(columns(ids[:, part]))
         looked_up.inputs.pooled[0].backward(grads[part])
         looked_up.apply_gradients(1.0)
-    return [shard.export_rows() for shard in ebc.shards()]
+    return [copy_of_rows(shard) for shard in ebc.shards()]
 
 
 def merged(by_rank: list[list[TableRows]]) -> Tensor:

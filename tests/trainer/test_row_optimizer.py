@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ett.checkpoint.table import copy_of_rows
 from ett.trainer.config import SparseConfig
 from ett.trainer.sparse.embedding_shard import EmbeddingShard
 from ett.trainer.sparse.hashing import RowInit
@@ -72,7 +73,7 @@ def test_updates_equal_a_dense_table_whose_untouched_rows_are_skipped(name: str)
     shard = shard_of(name)
     for ids, grads in gradients():
         shard.update(ids.numpy(), grads, LR)
-    torch.testing.assert_close(shard.export_rows().weights, REFERENCES[name](), rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(copy_of_rows(shard).weights, REFERENCES[name](), rtol=0, atol=TOLERANCE)
 
 
 def test_adam_counts_the_steps_of_each_row() -> None:
@@ -80,4 +81,4 @@ def test_adam_counts_the_steps_of_each_row() -> None:
     for ids, grads in gradients():
         shard.update(ids.numpy(), grads, LR)
     counts = torch.bincount(torch.cat([ids for ids, _ in gradients()]), minlength=ROWS)
-    assert shard.export_rows().states["step"].flatten().tolist() == counts.tolist()
+    assert copy_of_rows(shard).states["step"].flatten().tolist() == counts.tolist()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ett.checkpoint.table import TableShard
+from ett.checkpoint.table import TableShard, copy_of_rows
 from ett.errors import ConfigError
 from ett.trainer.config import SparseConfig
 from ett.trainer.sparse.embedding_shard import EmbeddingShard
@@ -29,7 +29,7 @@ def train(shard: EmbeddingShard, *ids: int) -> None:
 
 
 def rows(shard: EmbeddingShard) -> list[int]:
-    ids: list[int] = shard.export_rows().ids.tolist()
+    ids: list[int] = copy_of_rows(shard).ids.tolist()
     return ids
 
 
@@ -65,7 +65,7 @@ def test_sightings_are_a_table_of_the_checkpoint() -> None:
     train(shard, 7, 9)
     train(shard, 9)
     assert isinstance(shard.sightings, TableShard)
-    seen = shard.sightings.export_rows()
+    seen = copy_of_rows(shard.sightings)
     assert (seen.ids.tolist(), seen.weights.tolist()) == ([7, 9], [[1], [2]])
     assert shard.sightings.name == "t.sightings"
 
@@ -118,7 +118,7 @@ def test_a_save_starts_the_list_of_the_evicted_anew() -> None:
     shard = table(max_rows=1, when_full="lru")
     train(shard, 1)
     train(shard, 2)
-    shard.export_rows()
+    copy_of_rows(shard)
     assert shard.take_tombstones().tolist() == []
 
 
@@ -148,7 +148,7 @@ def test_rows_come_back_with_what_eviction_goes_by() -> None:
     first, second = (table(max_rows=3, when_full="lru") for _ in range(2))
     for i in (1, 2, 3, 1):
         train(first, i)
-    second.import_rows(first.export_rows())
+    second.import_rows(copy_of_rows(first))
     for shard in (first, second):
         train(shard, 4)
         train(shard, 5)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ett.checkpoint.table import copy_of_rows
 from ett.trainer.bench.zipf_ids import ZipfIds
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.comm.process_group import join_process_group, leave_process_group
@@ -99,7 +100,7 @@ def _trained(
                 for ready in batches:
                     found.update(step.take(ready.number, ready, clock)[0].hex().encode())
             for shard in step.model.ebc.shards():
-                rows = shard.export_rows()
+                rows = copy_of_rows(shard)
                 for part in (rows.ids, rows.weights, *(rows.states[name] for name in sorted(rows.states))):
                     found.update(part.contiguous().numpy().tobytes())
             for parameter in step.model.parameters():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +12,7 @@ from ett.trainer.sparse.hashing import Ids, RowInit
 from ett.trainer.sparse.row_optimizer import RowOptimizer, RowsOfTable
 from ett.trainer.sparse.row_sums import RowSums
 
-_ROWS_AT_ONCE = 1 << 16  # initial rows that are computed at once: bounds the memory beside the table's own
+ROWS_AT_ONCE = 1 << 16  # initial rows that are computed at once: bounds the memory beside the table's own
 
 
 class PlainRows(nn.Module):
@@ -27,14 +28,13 @@ class PlainRows(nn.Module):
         else:
             self.weight = nn.Parameter(torch.empty(len(ids), dim) if given is None else given.detach())
         if given is None:
-            self._fill()
+            self._fill(torch.arange(len(ids)))
 
     @torch.no_grad()
-    def _fill(self) -> None:
-        for begin in range(0, len(self.ids), _ROWS_AT_ONCE):
-            part = self.ids[begin : begin + _ROWS_AT_ONCE]
-            rows = self._init.rows(np.arange(part.start, part.stop))
-            self.weight[begin : begin + len(part)] = torch.from_numpy(rows)
+    def _fill(self, rows: Tensor) -> None:
+        for part in torch.split(rows, ROWS_AT_ONCE):  # type: ignore[no-untyped-call]
+            initial = self._init.rows((part + self.ids.start).numpy())
+            self.weight[part] = torch.from_numpy(initial)
 
 
 class DenseRows(PlainRows):
@@ -72,26 +72,50 @@ class DenseRows(PlainRows):
         self._optimizer.update_rows(table, grads, learning_rate)
         torch.autograd.graph.increment_version(self.weight)
 
-    def export_rows(self) -> TableRows:
-        part = slice(None) if self._is_exporter else slice(0)
-        return TableRows(
-            ids=torch.arange(self.ids.start, self.ids.stop)[part],
-            weights=self.weight.detach()[part],
-            states={name: state[part] for name, state in self.state_rows.items()},
-        )
+    def begin_export(self) -> Tensor:
+        return torch.arange(self.ids.start, self.ids.stop if self._is_exporter else self.ids.start)
+
+    def gather(self, ids: Tensor, out: TableRows) -> None:
+        gather_range(ids - self.ids.start, self.weight.detach(), self.state_rows, out)
 
     def owned(self, ids: Tensor) -> Tensor:
         return (ids >= self.ids.start) & (ids < self.ids.stop)
 
-    def clear(self) -> None:
-        """Give every row its initial value: a checkpoint need not have rows that were never updated."""
-        self._fill()
-        for state in self.state_rows.values():
-            state.zero_()
+    def begin_import(self, num_rows: int) -> None:
+        self._imported = torch.zeros(len(self.ids), dtype=torch.bool)
 
     def import_rows(self, rows: TableRows) -> None:
         at = rows.ids - self.ids.start
-        with torch.no_grad():
-            self.weight[at] = rows.weights
-        for name, state in rows.states.items():
-            self.state_rows[name][at] = state
+        scatter_range(at, rows, self.weight.detach(), self.state_rows)
+        self._imported[at] = True
+
+    def end_import(self) -> None:
+        """Give rows that did not come their initial value: a checkpoint need not have what was never updated."""
+        missing = (~self._imported).nonzero()[:, 0]
+        self._fill(missing)
+        for state in self.state_rows.values():
+            state[missing] = 0
+        del self._imported
+
+
+def gather_range(rows: Tensor, weights: Tensor, states: Mapping[str, Tensor], out: TableRows) -> None:
+    """Copy rows, int64 [M], ascending, to `out` in host memory."""
+    at = _places(rows)
+    out.weights.copy_(weights[at])
+    for name, column in out.states.items():
+        column.copy_(states[name][at])
+
+
+def scatter_range(rows: Tensor, given: TableRows, weights: Tensor, states: Mapping[str, Tensor]) -> None:
+    """Copy what is given to rows, int64 [M], ascending, of weights and states."""
+    at = _places(rows)
+    weights[at] = given.weights.to(weights.device)
+    for name, column in given.states.items():
+        states[name][at] = column.to(weights.device)
+
+
+def _places(rows: Tensor) -> slice | Tensor:
+    """Return a slice for rows that follow each other, which is copied as it lies and without a list of numbers."""
+    if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ett.checkpoint.table import StateSpec, TableRows
 from ett.errors import ConfigError
+from ett.trainer.embedding.dense_rows import ROWS_AT_ONCE, gather_range, scatter_range
 from ett.trainer.embedding.fused_optimizer import FusedParams
 from ett.trainer.embedding.table_config import EmbeddingConfig
 from ett.trainer.kernels.rows import fill_initial_rows
@@ -31,30 +32,39 @@ class DeviceTable(nn.Module):
         self.weight = nn.Parameter(weight)
         self.state_rows = dict(states)
         self._init = init
-        self.clear()
+        fill_initial_rows(init, weight.detach(), 0)
+        for state in states.values():
+            state.zero_()
 
-    def export_rows(self) -> TableRows:
-        return TableRows(
-            ids=torch.arange(len(self.weight)),
-            weights=self.weight.detach().cpu(),
-            states={name: state.cpu() for name, state in self.state_rows.items()},
-        )
+    def begin_export(self) -> Tensor:
+        return torch.arange(len(self.weight))
+
+    def gather(self, ids: Tensor, out: TableRows) -> None:
+        gather_range(ids, self.weight.detach(), self.state_rows, out)
 
     def owned(self, ids: Tensor) -> Tensor:
         return (ids >= 0) & (ids < len(self.weight))
 
-    def clear(self) -> None:
-        """Give every row its initial value: a checkpoint need not have rows that were never updated."""
-        fill_initial_rows(self._init, self.weight.detach(), 0)
-        for state in self.state_rows.values():
-            state.zero_()
+    def begin_import(self, num_rows: int) -> None:
+        self._imported = torch.zeros(len(self.weight), dtype=torch.bool)
 
     def import_rows(self, rows: TableRows) -> None:
-        at = rows.ids.to(self.weight.device)
-        with torch.no_grad():
-            self.weight[at] = rows.weights.to(self.weight.device)
-        for name, state in rows.states.items():
-            self.state_rows[name][at] = state.to(self.weight.device)
+        scatter_range(rows.ids, rows, self.weight.detach(), self.state_rows)
+        self._imported[rows.ids] = True
+
+    def end_import(self) -> None:
+        """Give rows that did not come their initial value: a checkpoint need not have what was never updated."""
+        weights = self.weight.detach()
+        for first in range(0, len(weights), ROWS_AT_ONCE):
+            missing = (~self._imported[first : first + ROWS_AT_ONCE]).nonzero()[:, 0].to(weights.device)
+            if not len(missing):
+                continue
+            initial = torch.empty_like(weights[first : first + ROWS_AT_ONCE])
+            fill_initial_rows(self._init, initial, first)
+            weights[first + missing] = initial[missing]
+            for state in self.state_rows.values():
+                state[first + missing] = 0
+        del self._imported
 
 
 @dataclass(frozen=True, slots=True)

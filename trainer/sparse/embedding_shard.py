@@ -121,32 +121,36 @@ class EmbeddingShard(nn.Module):
         self._tombstones.clear()
         return ids
 
-    def export_rows(self) -> TableRows:
-        """See `TableShard`. All that exists is in it, so tombstones begin anew."""
+    def begin_export(self) -> Tensor:
+        """See `TableShard`. All that exists is named, so tombstones begin anew."""
         self._tombstones.clear()
-        ids = self._storage.ids()
-        weights, states = self._storage.export(ids)
+        return torch.from_numpy(self._storage.ids())
+
+    def gather(self, ids: Tensor, out: TableRows) -> None:
+        rows = ids.numpy()
+        self._storage.gather(rows, out.weights, out.states)
         if self._ledger is not None:
-            states |= self._ledger.export(ids)
-        return TableRows(ids=torch.from_numpy(ids), weights=weights, states=states)
+            self._ledger.gather(rows, out.states)
 
     def owned(self, ids: Tensor) -> Tensor:
         owners = row_owner(ids.numpy(), self.owner_key, self._world_size)
         return torch.from_numpy(owners == self._rank)
 
-    def clear(self) -> None:
+    def begin_import(self, num_rows: int) -> None:
         self._storage.clear()
+        self._storage.reserve(num_rows)
         self._tombstones.clear()
         if self._ledger is not None:
             self._ledger.clear()
 
     def import_rows(self, rows: TableRows) -> None:
         ids = rows.ids.numpy()
-        if self._storage.contains(ids).any():
-            raise AssertionError(f"{self.name}: an id was imported twice")
         self._storage.fill(ids, rows.weights, {s.name: rows.states[s.name] for s in self._optimizer.states(self.dim)})
         if self._ledger is not None:
             self._ledger.fill(ids, rows.states)
+
+    def end_import(self) -> None:
+        """Nothing is left to do: an id without a row has its initial value."""
 
     def _initial(self, ids: Ids) -> Tensor:
         return torch.from_numpy(self._init.rows(ids))

@@ -6,6 +6,8 @@ ticks of the one that was saved, and evicts what that one would have.
 
 from __future__ import annotations
 
+from threading import Lock
+
 import numpy as np
 import torch
 
@@ -24,6 +26,7 @@ class RowLedger:
 
     def __init__(self, rules: RowRules) -> None:
         self._rules = rules
+        self._filling = Lock()  # a restore fills with several threads
         self._tick = 0
         self.clear()
 
@@ -55,16 +58,19 @@ class RowLedger:
     def free(self, ids: Ids) -> None:
         self._index.erase(ids)
 
-    def export(self, ids: Ids) -> Columns:
+    def gather(self, ids: Ids, out: Columns) -> None:
+        """Copy last updates and numbers of updates of ids to the two columns of `out`."""
         slots = torch.from_numpy(self._index.find(ids))
-        return {LAST: self._last.rows[slots], COUNT: self._count.rows[slots]}
+        for name, arena in ((LAST, self._last), (COUNT, self._count)):
+            torch.index_select(arena.rows, 0, slots, out=out[name])
 
     def fill(self, ids: Ids, states: Columns) -> None:
-        slots = torch.from_numpy(self._index.insert(ids))
-        self._reserve()
-        self._last.rows[slots], self._count.rows[slots] = states[LAST], states[COUNT]
-        if len(ids):
-            self._tick = max(self._tick, int(states[LAST].max()))
+        with self._filling:
+            slots = torch.from_numpy(self._index.insert(ids))
+            self._reserve()
+            self._last.rows[slots], self._count.rows[slots] = states[LAST], states[COUNT]
+            if len(ids):
+                self._tick = max(self._tick, int(states[LAST].max()))
 
     def clear(self) -> None:
         self._index = id_index()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -26,7 +28,8 @@ class Sightings(nn.Module):
         self.name = name
         self._admit_after, self._owner_key = admit_after, owner_key
         self._rank, self._world_size = rank, world_size
-        self.clear()
+        self._filling = Lock()  # a restore fills with several threads
+        self.begin_import(0)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -44,20 +47,25 @@ class Sightings(nn.Module):
         self._index.erase(ids[is_admitted])
         return is_admitted
 
-    def export_rows(self) -> TableRows:
-        ids, slots = self._index.items()
-        order = np.argsort(ids)
-        counts = self._counts.rows[torch.from_numpy(slots[order])]
-        return TableRows(ids=torch.from_numpy(ids[order]), weights=counts, states={})
+    def begin_export(self) -> Tensor:
+        return torch.from_numpy(np.sort(self._index.items()[0]))
+
+    def gather(self, ids: Tensor, out: TableRows) -> None:
+        slots = torch.from_numpy(self._index.find(ids.numpy()))
+        torch.index_select(self._counts.rows, 0, slots, out=out.weights)
 
     def owned(self, ids: Tensor) -> Tensor:
         return torch.from_numpy(row_owner(ids.numpy(), self._owner_key, self._world_size) == self._rank)
 
-    def clear(self) -> None:
+    def begin_import(self, num_rows: int) -> None:
         self._index = id_index()
         self._counts = Arena(1, torch.int64)
 
     def import_rows(self, rows: TableRows) -> None:
-        slots = self._index.insert(rows.ids.numpy())
-        self._counts.reserve(self._index.num_slots)
-        self._counts.rows[torch.from_numpy(slots)] = rows.weights
+        with self._filling:
+            slots = self._index.insert(rows.ids.numpy())
+            self._counts.reserve(self._index.num_slots)
+            self._counts.rows[torch.from_numpy(slots)] = rows.weights
+
+    def end_import(self) -> None:
+        """Nothing is left to do."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ett.checkpoint.table import copy_of_rows
 from ett.trainer import (
     EmbeddingBagCollection,
     EmbeddingBagConfig,
@@ -60,7 +61,7 @@ def train(collectives: Collectives) -> list[np.ndarray]:
         sum((out.values() * scales[key]).sum() for key, out in rows(part).items()).backward()  # type: ignore[union-attr]
     merged = []
     for table in (*bags.embedding_bags.values(), *rows.embeddings.values()):
-        found = table.export_rows()  # type: ignore[operator]
+        found = copy_of_rows(table)  # type: ignore[operator]
         ids, weights = torch.cat(collectives.gather(found.ids)), torch.cat(collectives.gather(found.weights))
         merged.append(weights[ids.argsort()].numpy())
     return merged

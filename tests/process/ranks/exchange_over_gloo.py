@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ett.checkpoint.table import copy_of_rows
 from ett.trainer.comm.collectives import Collectives, GroupCollectives, LocalCollectives
 from ett.trainer.config import SparseConfig
 from ett.trainer.embedding.job_tables import JobTables
@@ -28,7 +29,7 @@ def train_tables(collectives: Collectives) -> list[np.ndarray]:
         looked_up = ebc.look_up({f"t{i}": of_table for i, of_table in enumerate(ids[:, mine])})
         looked_up.inputs.pooled[0].backward(torch.from_numpy(grads[mine]))
         looked_up.apply_gradients(1.0)
-    rows = [shard.export_rows() for shard in ebc.shards()]
+    rows = [copy_of_rows(shard) for shard in ebc.shards()]
     gathered = [(collectives.gather(table.ids), collectives.gather(table.weights)) for table in rows]
     merged = [(torch.cat(ids), torch.cat(weights)) for ids, weights in gathered]
     return [part.numpy() for ids, weights in merged for part in (ids[ids.argsort()], weights[ids.argsort()])]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ett.checkpoint.table import copy_of_rows
 from ett.errors import ConfigError
 from ett.trainer import (
     EmbeddingBagCollection,
@@ -102,7 +103,7 @@ def trained_bags(
         out = ebc(global_batch(step, longest, weighted).select_examples(mine)).values()
         out.backward(grads[mine])
         outs.append(out.detach())
-    return {"outs": outs, "rows": [part.export_rows() for part in ebc.embedding_bags.values()]}  # type: ignore[operator]
+    return {"outs": outs, "rows": [copy_of_rows(part) for part in ebc.embedding_bags.values()]}  # type: ignore[operator]
 
 
 def whole(by_rank: list[dict[str, Any]]) -> list[Tensor]:
@@ -197,7 +198,7 @@ def trained_rows(collectives: Any, plan: str, *, exact: bool = False, uneven: bo
             loss = loss + (part.values() * scale).sum()
         loss.backward()
         outs.append(torch.stack([part.to_padded_dense(5).sum(2) for part in found.values()], 1).detach())
-    return {"outs": outs, "rows": [part.export_rows() for part in ec.embeddings.values()]}  # type: ignore[operator]
+    return {"outs": outs, "rows": [copy_of_rows(part) for part in ec.embeddings.values()]}  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("uneven", [False, True])
@@ -224,9 +225,10 @@ def test_a_checkpoint_moves_between_a_range_and_a_hash(on_ranks: Run) -> None:
     for part, rows, expected in zip(ebc.embedding_bags.values(), by_hash, by_range, strict=True):
         with torch.no_grad():
             part.weight.fill_(torch.nan)  # type: ignore[operator,union-attr]
-        part.clear()  # type: ignore[operator]
+        part.begin_import(0)  # type: ignore[operator]
         part.import_rows(rows)  # type: ignore[operator]
-        got = part.export_rows()  # type: ignore[operator]
+        part.end_import()  # type: ignore[operator]
+        got = copy_of_rows(part)  # type: ignore[operator]
         assert torch.equal(got.weights, expected.weights)
         assert torch.equal(got.states["momentum1"], expected.states["momentum1"])
 

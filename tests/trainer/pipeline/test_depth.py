@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ett.checkpoint.table import copy_of_rows
 from ett.errors import DataError
 from ett.trainer.comm.collectives import LocalCollectives
 from ett.trainer.config import DenseConfig, ModelConfig, SparseConfig, TableConfig, TrainConfig, TrainerConfig
@@ -123,7 +124,7 @@ def trained(
             assert batches.state_dict() == {"num_read": ready.number}
             if ready.number == last_step:
                 break
-    rows = [vars_of(shard.export_rows()) for shard in step.model.ebc.shards()]
+    rows = [vars_of(copy_of_rows(shard)) for shard in step.model.ebc.shards()]
     return losses, rows, [p.detach().tolist() for p in step.model.parameters()]
 
 
@@ -259,4 +260,4 @@ def test_any_order_of_announcing_and_training_reads_what_was_written_before(
             for looked_up in pair:
                 torch.autograd.backward(sum((factor * rows.square()).sum() for rows in looked_up.inputs.values()))
                 looked_up.apply_gradients(0.1)
-    assert [vars_of(s.export_rows()) for s in one.shards()] == [vars_of(s.export_rows()) for s in other.shards()]
+    assert [vars_of(copy_of_rows(s)) for s in one.shards()] == [vars_of(copy_of_rows(s)) for s in other.shards()]

@@ -12,7 +12,7 @@ from redis_process import RedisProcess
 from tier_stores import OpenStore, cached, host, redis, ssd
 
 from ett.checkpoint.digest import ColumnGroup, TableDigest
-from ett.checkpoint.table import StateSpec, TableRows
+from ett.checkpoint.table import StateSpec, TableRows, copy_of_rows
 from ett.checkpoint.tensor_bytes import tensor_bytes
 from ett.trainer.config import SparseConfig
 from ett.trainer.sparse.embedding_shard import EmbeddingShard
@@ -64,7 +64,7 @@ def train(shard: EmbeddingShard, first: int, end: int) -> list[float]:
 
 def digest(shard: EmbeddingShard) -> str:
     """As `ett checkpoint show` has it."""
-    rows = shard.export_rows()
+    rows = copy_of_rows(shard)
     tensors = [rows.weights, *(rows.states[s.name] for s in shard.states)]
     groups = [ColumnGroup("weight", "float32", DIM), *(ColumnGroup(s.name, s.dtype, s.width) for s in shard.states)]
     total = TableDigest("t", groups)
@@ -79,14 +79,14 @@ def digest(shard: EmbeddingShard) -> str:
 def flat(request: pytest.FixtureRequest) -> tuple[RowRules, list[float], str, TableRows]:
     shard = make(Over(host, 0, 0), request.param)
     losses = train(shard, 0, STEPS)
-    return request.param, losses, digest(shard), shard.export_rows()
+    return request.param, losses, digest(shard), copy_of_rows(shard)
 
 
 def assert_same(shard: EmbeddingShard, losses: list[float], flat: tuple[RowRules, list[float], str, TableRows]) -> None:
     _, expected_losses, expected_digest, expected = flat
     assert losses == expected_losses
     assert digest(shard) == expected_digest
-    rows = shard.export_rows()
+    rows = copy_of_rows(shard)
     assert torch.equal(rows.ids, expected.ids)
     assert torch.equal(rows.weights, expected.weights)
     assert all(torch.equal(rows.states[name], state) for name, state in expected.states.items())
@@ -131,10 +131,10 @@ def test_a_table_restored_into_another_layout_goes_on_to_the_same_bits(
         tiers.reverse()
     before, after = (make(one, flat[0]) for one in tiers)
     losses = train(before, 0, STEPS // 2)
-    after.clear()
-    after.import_rows(before.export_rows())
+    after.begin_import(0)
+    after.import_rows(copy_of_rows(before))
     if before.sightings is not None and after.sightings is not None:
-        after.sightings.import_rows(before.sightings.export_rows())
+        after.sightings.import_rows(copy_of_rows(before.sightings))
     assert_same(after, losses + train(after, STEPS // 2, STEPS), flat)
 
 

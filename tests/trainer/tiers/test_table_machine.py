@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from tier_stores import OpenStore, cached, host, ssd
 
+from ett.checkpoint.table import copy_of_rows
 from ett.trainer.config import SparseConfig
 from ett.trainer.sparse.embedding_shard import EmbeddingShard
 from ett.trainer.sparse.hashing import RowInit
@@ -98,22 +99,22 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule()
     def save(self) -> None:
-        self.flat.assert_exported(self.shard.export_rows())
+        self.flat.assert_exported(copy_of_rows(self.shard))
         self.flat.gone.clear()
         assert len(self.shard) == len(self.flat.rows)
         if self.shard.sightings is not None:
-            seen = self.shard.sightings.export_rows()
+            seen = copy_of_rows(self.shard.sightings)
             assert dict(zip(seen.ids.tolist(), seen.weights.flatten().tolist(), strict=True)) == self.flat.seen
 
     @rule(layout=st.sampled_from(LAYOUTS))
     def restore_into_another_layout(self, layout: str) -> None:
         before, self.shard = self.shard, self.make(layout)
-        self.shard.clear()
-        self.shard.import_rows(before.export_rows())
+        self.shard.begin_import(0)
+        self.shard.import_rows(copy_of_rows(before))
         self.flat.gone.clear()
         if self.shard.sightings is not None and before.sightings is not None:
-            self.shard.sightings.clear()
-            self.shard.sightings.import_rows(before.sightings.export_rows())
+            self.shard.sightings.begin_import(0)
+            self.shard.sightings.import_rows(copy_of_rows(before.sightings))
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from ett.checkpoint.table import StateSpec
 from ett.errors import CorruptState
 from ett.trainer.sparse.hashing import Ids
 from ett.trainer.sparse.id_index import id_index
+from ett.trainer.sparse.row_kernels import copy_rows
 from ett.trainer.sparse.tiers.arena import Arena
 from ett.trainer.sparse.tiers.row_cache import Pinned, RowCache
 from ett.trainer.sparse.tiers.row_layout import Columns, RowLayout
@@ -58,11 +60,14 @@ class TableStorage(Protocol):
         Where the body raises, rows that it did not write to are as before, and new ones are none.
         """
 
-    def export(self, ids: Ids) -> tuple[Tensor, Columns]:
-        """Return weights and states of rows that exist."""
+    def gather(self, ids: Ids, weights: Tensor, states: Columns) -> None:
+        """Copy rows that exist to weights, [N, dim], and to the states that the storage has; by several threads."""
+
+    def reserve(self, num_rows: int) -> None:
+        """Have room for num_rows rows in all."""
 
     def fill(self, ids: Ids, weights: Tensor, states: Columns) -> None:
-        """Add rows, none of which exists."""
+        """Add rows, none of which exists; by several threads where room for them is reserved."""
 
     def free(self, ids: Ids) -> None:
         """Forget rows that exist."""
@@ -77,6 +82,7 @@ class HostStorage:
 
     def __init__(self, dim: int, states: Sequence[StateSpec]) -> None:
         self._dim, self._specs = dim, tuple(states)
+        self._filling = Lock()
         self.clear()
 
     def __len__(self) -> int:
@@ -112,14 +118,23 @@ class HostStorage:
             if not is_done:
                 self.free(ids[new])
 
-    def export(self, ids: Ids) -> tuple[Tensor, Columns]:
-        slots = torch.from_numpy(self._index.find(ids))
-        return self._weights.rows[slots], {name: arena.rows[slots] for name, arena in self._states.items()}
+    def gather(self, ids: Ids, weights: Tensor, states: Columns) -> None:
+        slots = self._index.find(ids)
+        _take(self._weights.rows, slots, weights)
+        for name, arena in self._states.items():
+            _take(arena.rows, slots, states[name])
+
+    def reserve(self, num_rows: int) -> None:
+        for arena in (self._weights, *self._states.values()):
+            arena.reserve(num_rows)
 
     def fill(self, ids: Ids, weights: Tensor, states: Columns) -> None:
-        slots = torch.from_numpy(self._add(ids, weights))
+        with self._filling:
+            slots = self._index.insert(ids)
+            self.reserve(self._index.num_slots)  # moves nothing that another thread writes to: there is room
+        _put(self._weights.rows, slots, weights)
         for name, state in states.items():
-            self._states[name].rows[slots] = state
+            _put(self._states[name].rows, slots, state)
 
     def free(self, ids: Ids) -> None:
         slots = torch.from_numpy(self._index.erase(ids))
@@ -136,8 +151,7 @@ class HostStorage:
 
     def _add(self, ids: Ids, weights: Tensor) -> Ids:
         slots = self._index.insert(ids)
-        for arena in (self._weights, *self._states.values()):
-            arena.reserve(self._index.num_slots)
+        self.reserve(self._index.num_slots)
         self._weights.rows[torch.from_numpy(slots)] = weights
         return slots
 
@@ -149,6 +163,7 @@ class TieredStorage:
         """Args: states: None where the optimizer has none."""
         self._table, self._weights, self._states = table, weights, states
         self._caches = [weights] if states is None else [weights, states]
+        self._one_at_a_time = Lock()  # the stores below have one connection, or one end of a log
 
     def __len__(self) -> int:
         return len(self._weights)
@@ -187,24 +202,29 @@ class TieredStorage:
                 column[at_new] = 0
             yield OpenRows(self._weights.columns[WEIGHT], slots, columns, torch.from_numpy(states.slots))
 
-    def export(self, ids: Ids) -> tuple[Tensor, Columns]:
-        columns: Columns = {}
-        for cache in self._caches:
-            columns |= cache.layout.empty(len(ids))
-            for begin in range(0, len(ids), _ROWS_AT_ONCE):  # a save holds its rows once, not as bytes, too
-                part = slice(begin, begin + _ROWS_AT_ONCE)
-                rows = np.empty((len(ids[part]), cache.row_bytes), np.uint8)
-                known = cache.peek(ids[part], rows)
-                if not known.all():
-                    raise self._apart(ids[part][~known][0])
-                for name, column in cache.layout.unpack(rows).items():
-                    columns[name][part] = column
-        return columns.pop(WEIGHT), columns
+    def gather(self, ids: Ids, weights: Tensor, states: Columns) -> None:
+        columns = {WEIGHT: weights, **states}
+        with self._one_at_a_time:
+            for cache in self._caches:
+                for begin in range(0, len(ids), _ROWS_AT_ONCE):
+                    part = slice(begin, begin + _ROWS_AT_ONCE)
+                    rows = np.empty((len(ids[part]), cache.row_bytes), np.uint8)
+                    known = cache.peek(ids[part], rows)
+                    if not known.all():
+                        raise self._apart(ids[part][~known][0])
+                    for name, column in cache.layout.unpack(rows).items():
+                        columns[name][part] = column
+
+    def reserve(self, num_rows: int) -> None:
+        """The tier below takes room as rows come."""
 
     def fill(self, ids: Ids, weights: Tensor, states: Columns) -> None:
         columns = {WEIGHT: weights, **states}
-        for cache in self._caches:
-            cache.fill(ids, cache.layout.pack(columns))
+        with self._one_at_a_time:
+            if self.contains(ids).any():
+                raise ValueError(f"table {self._table}: an id is filled that has a row")
+            for cache in self._caches:
+                cache.fill(ids, cache.layout.pack(columns))
 
     def free(self, ids: Ids) -> None:
         for cache in self._caches:
@@ -229,6 +249,20 @@ class TieredStorage:
             expected="both or neither",
             do="restart: rows come back from the checkpoint",
         )
+
+
+def _take(source: Tensor, slots: Ids, out: Tensor) -> None:
+    if source.dtype == torch.float32:
+        copy_rows(source, slots, out, None)  # it fetches ahead: slots are in no order
+    else:
+        torch.index_select(source, 0, torch.from_numpy(slots), out=out)
+
+
+def _put(target: Tensor, slots: Ids, rows: Tensor) -> None:
+    if target.dtype == torch.float32:
+        copy_rows(rows, None, target, slots)
+    else:
+        target[torch.from_numpy(slots)] = rows
 
 
 def tiered_storage(

@@ -1,0 +1,47 @@
+"""Memory for rows on their way to and from files: page-aligned, taken and given back, never freed in between."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+_STEP_BYTES = 1 << 20
+
+
+class BufferPool:
+    """Buffers of one owner; a page takes memory from its first use on and stays, so that a save faults none in."""
+
+    def __init__(self) -> None:
+        self._idle: list[Bytes] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self, num_bytes: int) -> Iterator[Bytes]:
+        """Lend uint8 [num_bytes], aligned to a page, of any content."""
+        with self._lock:
+            self._idle.sort(key=len)
+            fits = next((number for number, idle in enumerate(self._idle) if len(idle) >= num_bytes), None)
+            if fits is not None:
+                buffer = self._idle.pop(fits)
+            elif self._idle:
+                self._idle.pop()  # replaced by a larger one: the pool holds as many as are in use at once
+        if fits is None:
+            buffer = _mapped(max(1, num_bytes))
+        try:
+            yield buffer[:num_bytes]
+        finally:
+            with self._lock:
+                self._idle.append(buffer)
+
+
+def _mapped(num_bytes: int) -> Bytes:
+    memory = mmap.mmap(-1, -(-num_bytes // _STEP_BYTES) * _STEP_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)

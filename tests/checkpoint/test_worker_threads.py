@@ -1,0 +1,71 @@
+"""Jobs are done once each, results keep their order, and the first failure is raised when nothing runs any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ett.checkpoint.buffer_pool import BufferPool
+from ett.checkpoint.worker_threads import in_threads
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_results_come_in_the_order_of_the_jobs(threads: int) -> None:
+    assert in_threads(range(100), lambda job: job * job, threads) == [job * job for job in range(100)]
+
+
+def test_jobs_run_beside_each_other() -> None:
+    both = threading.Barrier(2, timeout=30)
+    in_threads(range(2), lambda job: both.wait(), 2)
+
+
+@pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
+def test_a_failure_is_raised_once_the_other_jobs_have_ended(error: BaseException) -> None:
+    begun, ended = threading.Barrier(2, timeout=30), []
+
+    def work(job: int) -> None:
+        begun.wait()
+        if job == 0:
+            raise error
+        ended.append(job)
+
+    with pytest.raises(type(error)):
+        in_threads(range(2), work, 2)
+    assert ended == [1]
+
+
+def test_after_a_failure_no_job_begins() -> None:
+    begun = []
+
+    def work(job: int) -> None:
+        begun.append(job)
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        in_threads(range(10), work, 1)
+    assert begun == [0]
+
+
+def test_a_list_of_jobs_that_fails_is_a_failure() -> None:
+    def jobs() -> Iterator[int]:
+        yield 1
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        in_threads(jobs(), lambda job: job, 3)
+
+
+def test_a_buffer_is_used_again_and_lent_to_one_at_a_time() -> None:
+    pool = BufferPool()
+    with pool.taken(10_000) as first, pool.taken(10_000) as second:
+        assert first.__array_interface__["data"][0] % 4096 == second.__array_interface__["data"][0] % 4096 == 0
+        first[:], second[:] = 1, 2
+        assert first.sum() == 10_000
+        places = {buffer.__array_interface__["data"][0] for buffer in (first, second)}
+    with pool.taken(500) as third:
+        assert third.__array_interface__["data"][0] in places
+        assert len(third) == 500
+    with pool.taken(5 << 20) as larger:
+        assert len(larger) == 5 << 20
