@@ -76,22 +76,24 @@ class _Theirs:
         self._number = 0
 
     def save_s(self) -> float:
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+        from torch.distributed.checkpoint.state_dict_saver import save
 
         shutil.rmtree(self._folder, ignore_errors=True)
         self._number += 1
-        writer = dcp.FileSystemWriter(self._folder / str(self._number), thread_count=num_io_threads(), sync_files=True)
+        writer = FileSystemWriter(self._folder / str(self._number), thread_count=num_io_threads(), sync_files=True)
         began = time.perf_counter()
-        dcp.save(self._state, storage_writer=writer, no_dist=True)
+        save(self._state, storage_writer=writer, no_dist=True)
         return time.perf_counter() - began
 
     def restore_s(self) -> float:
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+        from torch.distributed.checkpoint.state_dict_loader import load
 
         drop_from_cache(self._folder)
-        reader = dcp.FileSystemReader(self._folder / str(self._number))
+        reader = FileSystemReader(self._folder / str(self._number))
         began = time.perf_counter()
-        dcp.load(self._state, storage_reader=reader, no_dist=True)
+        load(self._state, storage_reader=reader, no_dist=True)
         return time.perf_counter() - began
 
 
