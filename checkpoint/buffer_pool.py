@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
-_STEP_BYTES = 1 << 20
+PAGE_BYTES = 4096
+# Sizes are rounded up, so that what a save has used serves a restore: both ask for a segment and a little more.
+_STEP_BYTES = 16 << 20
 
 
 class BufferPool:
@@ -38,6 +40,12 @@ class BufferPool:
         finally:
             with self._lock:
                 self._idle.append(buffer)
+
+
+def is_page_aligned(memory: memoryview) -> bool:
+    """Return whether memory begins at a page, as O_DIRECT needs it."""
+    address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+    return address % PAGE_BYTES == 0
 
 
 def _mapped(num_bytes: int) -> Bytes:

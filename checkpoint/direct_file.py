@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ett.checkpoint.buffer_pool import Bytes
+from ett.checkpoint.buffer_pool import PAGE_BYTES, Bytes
 
 
 class DirectFile:
@@ -48,7 +48,7 @@ class DirectFile:
         done = 0
         while done < self._filled:
             done += os.write(self._file, self._buffer[done : self._filled].data)
-            if done % 4096:
+            if done % PAGE_BYTES:
                 self._go_cached()  # the system took less than it was given; what is left is not aligned
         self._filled = 0
 

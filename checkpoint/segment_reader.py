@@ -12,6 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.segment import (
     END_MAGIC,
     HASH_AND_END_BYTES,
@@ -27,7 +28,8 @@ from ett.checkpoint.store import ObjectReader, Store
 from ett.errors import CorruptState
 
 Bytes = NDArray[np.uint8]
-HASH_READ_BYTES = 4 << 20
+HASH_READ_BYTES = 16 << 20
+_HASH_BUFFERS = BufferPool()
 
 
 class Segment:
@@ -96,13 +98,13 @@ class Segment:
         """Read the whole file and compare it with its own hash. Raises: CorruptState."""
         hasher, offset = xxhash.xxh3_128(), 0
         end = self._reader.size - HASH_AND_END_BYTES
-        buffer = np.empty(HASH_READ_BYTES, np.uint8)
-        while offset < end:
-            part = buffer[: min(len(buffer), end - offset)]
-            if self._read_into(offset, part) != len(part):
-                raise self.corrupt(f"ends at byte {offset}")
-            hasher.update(part.data)
-            offset += len(part)
+        with _HASH_BUFFERS.taken(HASH_READ_BYTES) as buffer:
+            while offset < end:
+                part = buffer[: min(len(buffer), end - offset)]
+                if self._read_into(offset, part) != len(part):
+                    raise self.corrupt(f"ends at byte {offset}")
+                hasher.update(part.data)
+                offset += len(part)
         if hasher.hexdigest() != self._stored.xxh3_128:
             raise self.corrupt(f"has the hash {hasher.hexdigest()}, not {self._stored.xxh3_128}")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ett.checkpoint.buffer_pool import BufferPool
+from ett.checkpoint.buffer_pool import PAGE_BYTES, BufferPool
 from ett.checkpoint.digest import ColumnGroup, TableDigest, combine
 from ett.checkpoint.id_codec import unpack_ids
 from ett.checkpoint.segment_reader import Segment, open_segment
@@ -175,7 +175,7 @@ def _memory_for(spec: TableSpec, chunk: list[NDArray[np.void]], masks: list[Mask
     rows = sum(len(mask) for mask in masks)
     has_gaps = not all(mask.all() for mask in masks)
     blocks = max(len(mask) for mask in masks) * max(group.row_bytes for group in spec.groups) if has_gaps else 0
-    return rows * spec.row_bytes + blocks + 64 * len(chunk)
+    return rows * spec.row_bytes + blocks + PAGE_BYTES * len(chunk)
 
 
 def _read_columns(
@@ -194,7 +194,7 @@ def _read_columns(
             wanted = zip(blocks, masks, strict=True)
             _read_wanted(segment, group, wanted, column.reshape(-1, group.row_bytes), scratch)
         columns.append(column.reshape(sum(counts), group.row_bytes))
-        start += -(-size // 64) * 64  # elements of any dtype are read where they lie
+        start += size + -size % PAGE_BYTES  # so that a local disk is read past the page cache
     return tuple(columns)
 
 

@@ -13,7 +13,7 @@ import xxhash
 from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.digest import TableDigest, combine
 from ett.checkpoint.id_codec import pack_ids
-from ett.checkpoint.segment import ALIGNMENT, SegmentIdentity, StoredFile, padding_bytes
+from ett.checkpoint.segment import SegmentIdentity, StoredFile, padding_bytes
 from ett.checkpoint.segment_writer import SegmentWriter
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import Bytes, Ids, TableFile, TableSpec, segment_folder
@@ -132,7 +132,7 @@ def _write_segment(store: Store, part: _Part, identity: SegmentIdentity, buffers
 def _columns(spec: TableSpec, num_rows: int, stack: ExitStack, buffers: BufferPool) -> tuple[Bytes, ...]:
     """Return memory for the rows of a segment: uint8 [num_rows, row_bytes] a group, lent until the stack unwinds."""
     sizes = [num_rows * group.row_bytes for group in spec.groups]
-    memory = stack.enter_context(buffers.taken(sum(size + padding_bytes(size) for size in sizes) + ALIGNMENT))
+    memory = stack.enter_context(buffers.taken(sum(size + padding_bytes(size) for size in sizes)))
     columns, start = [], 0
     for group, size in zip(spec.groups, sizes, strict=True):
         columns.append(memory[start : start + size].reshape(num_rows, group.row_bytes))

@@ -45,9 +45,9 @@ class BenchTable(nn.Module):
         at = self._places_of(ids)
         for column, target in ((self.rows, out.weights), (self.sums, out.states["sum"])):
             if isinstance(at, slice):
-                target.copy_(column[at])
+                np.copyto(target.numpy(), column[at].numpy())
             else:
-                torch.index_select(column, 0, at, out=target)
+                np.take(column.numpy(), at.numpy(), axis=0, out=target.numpy(), mode="clip")
 
     def owned(self, ids: Tensor) -> Tensor:
         return torch.ones(len(ids), dtype=torch.bool)
@@ -57,8 +57,9 @@ class BenchTable(nn.Module):
 
     def import_rows(self, rows: TableRows) -> None:
         at = self._places_of(rows.ids)
-        self.rows[at] = rows.weights
-        self.sums[at] = rows.states["sum"]
+        where = at if isinstance(at, slice) else at.numpy()
+        self.rows.numpy()[where] = rows.weights.numpy()
+        self.sums.numpy()[where] = rows.states["sum"].numpy()
 
     def end_import(self) -> None:
         """All rows came: nobody else has any."""

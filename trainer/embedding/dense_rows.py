@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,7 +33,7 @@ class PlainRows(nn.Module):
 
     @torch.no_grad()
     def _fill(self, rows: Tensor) -> None:
-        for part in torch.split(rows, ROWS_AT_ONCE):  # type: ignore[no-untyped-call]
+        for part in torch.split(rows, ROWS_AT_ONCE):
             initial = self._init.rows((part + self.ids.start).numpy())
             self.weight[part] = torch.from_numpy(initial)
 
@@ -101,17 +102,29 @@ class DenseRows(PlainRows):
 def gather_range(rows: Tensor, weights: Tensor, states: Mapping[str, Tensor], out: TableRows) -> None:
     """Copy rows, int64 [M], ascending, to `out` in host memory."""
     at = _places(rows)
-    out.weights.copy_(weights[at])
-    for name, column in out.states.items():
-        column.copy_(states[name][at])
+    for source, target in ((weights, out.weights), *((states[name], column) for name, column in out.states.items())):
+        _copy(source[at], target)
 
 
 def scatter_range(rows: Tensor, given: TableRows, weights: Tensor, states: Mapping[str, Tensor]) -> None:
     """Copy what is given to rows, int64 [M], ascending, of weights and states."""
     at = _places(rows)
-    weights[at] = given.weights.to(weights.device)
-    for name, column in given.states.items():
-        states[name][at] = column.to(weights.device)
+    for source, target in (
+        (given.weights, weights),
+        *((column, states[name]) for name, column in given.states.items()),
+    ):
+        if isinstance(at, slice):
+            _copy(source, target[at])
+        else:
+            target[at] = source.to(target.device)
+
+
+def _copy(source: Tensor, target: Tensor) -> None:
+    if source.device.type == target.device.type == "cpu":
+        # As bytes, by numpy: torch would start threads of its own in each of those that save or restore.
+        np.copyto(target.view(torch.uint8).numpy(), source.view(torch.uint8).numpy())
+    else:
+        target.copy_(source)
 
 
 def _places(rows: Tensor) -> slice | Tensor:

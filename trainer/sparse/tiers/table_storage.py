@@ -255,7 +255,8 @@ def _take(source: Tensor, slots: Ids, out: Tensor) -> None:
     if source.dtype == torch.float32:
         copy_rows(source, slots, out, None)  # it fetches ahead: slots are in no order
     else:
-        torch.index_select(source, 0, torch.from_numpy(slots), out=out)
+        # By numpy: torch would start threads of its own in each of those that save.
+        np.take(source.view(torch.uint8).numpy(), slots, axis=0, out=out.view(torch.uint8).numpy(), mode="clip")
 
 
 def _put(target: Tensor, slots: Ids, rows: Tensor) -> None:
