@@ -10,20 +10,28 @@ import xxhash
 from ett.checkpoint.canonical_json import canonical_json, seal, unseal
 from ett.checkpoint.digest import ColumnGroup
 from ett.checkpoint.segment import SegmentIdentity, StoredFile
-from ett.checkpoint.table_segments import TableFile, TableSpec
+from ett.checkpoint.table_segments import TABLE_KINDS, TableFile, TableSpec
 from ett.errors import ConfigError, CorruptState
 
-MAJOR, MINOR = 1, 0
-FEATURES_REQUIRED = ["full.v1", "seg.v1"]
+MAJOR, MINOR = 1, 1
+# What a reader must know to read a commit: segments; and every row in a base, or also what changed since.
+SEGMENTS, FULL, CHAIN = "seg.v1", "full.v1", "hotcold.v1"
+KNOWN_FEATURES = (FULL, CHAIN, SEGMENTS)
+MIN_READER = {FULL: "1.0", CHAIN: "1.1"}
 
-CommitType = Literal["base", "epoch_open"]
+CommitType = Literal["base", "delta", "rewrite", "epoch_open"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableEntry:
+    """A table with every file that is needed to read it: its base, and what changed since that no later file has.
+
+    Of a row in several files that with the highest seq wins, be it a row or a tombstone.
+    """
+
     spec: TableSpec
-    num_rows: int
-    digest: str
+    num_rows: int  # that are left when the newest have won
+    digest: str | None  # of those; None: only bases and rewrites need one
     files: tuple[TableFile, ...]
 
     @property
@@ -91,6 +99,7 @@ class DenseEntry:
 class Commit:
     """One numbered commit. An epoch_open repeats the files of the commit that was restored, or has none: a fresh start.
 
+    It lists every live file of its whole chain: what reads or collects it never looks at another commit.
     epoch: counts the incarnations of the job; a writer that meets a higher one has been replaced and stops.
     step, cursor: completed optimizer steps and global samples consumed.
     fragments: one file per writing rank, in order of rank, with that rank's random generators.
@@ -111,6 +120,7 @@ class Commit:
     tables: tuple[TableEntry, ...]
     dense: DenseEntry | None  # None: a fresh start
     fragments: tuple[StoredFile, ...]
+    policy: str = "full"  # what decides which rows a save writes
     stats: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -127,22 +137,47 @@ class Commit:
         return sum(file.bytes for file in self.stored_files())
 
     @property
-    def digest(self) -> str:
-        """Return one hash over all digests: two commits hold the same model if and only if it is equal."""
+    def digest(self) -> str | None:
+        """Return one hash over all digests: two commits hold the same model if and only if it is equal.
+
+        None where a table has none stored.
+        """
+        if any(table.digest is None for table in self.tables):
+            return None
         parts = [[table.spec.name, table.num_rows, table.digest] for table in self.tables]
         return xxhash.xxh3_128_hexdigest(canonical_json([parts, self.dense.digest if self.dense else None]))
 
+    @property
+    def base_seq(self) -> int:
+        """Return the oldest commit that rows were captured for; its own seq where it has none."""
+        return min((file.seq for table in self.tables for file in table.files), default=self.files_seq)
+
+    @property
+    def chain_len(self) -> int:
+        """Return how many commits after the oldest have captured rows that are needed."""
+        return len({file.seq for table in self.tables for file in table.files} - {self.base_seq})
+
+    def chain_bytes(self) -> dict[str, int]:
+        """Return the bytes of the tables' files by kind."""
+        totals = dict.fromkeys(TABLE_KINDS, 0)
+        for table in self.tables:
+            for file in table.files:
+                totals[file.identity.kind] += file.stored.bytes
+        return totals
+
     def to_bytes(self) -> bytes:
+        is_chain = any(file.identity.kind != "base" for table in self.tables for file in table.files)
+        kind = CHAIN if is_chain else FULL
         return seal(
             {
                 "format": "rckpt",
                 "document": "commit",
                 "major": MAJOR,
                 "minor": MINOR,
-                "min_reader": f"{MAJOR}.0",
-                "features_required": FEATURES_REQUIRED,
+                "min_reader": MIN_READER[kind],
+                "features_required": [kind, SEGMENTS],
                 "features_optional": [],
-                "policy": "full",
+                "policy": self.policy,
                 "seq": self.seq,
                 "parent_seq": self.parent_seq,
                 "type": self.type,
@@ -155,7 +190,9 @@ class Commit:
                 "cursor": self.cursor,
                 "created": self.created,
                 "writer_version": self.writer_version,
-                "base_seq": self.files_seq,
+                "base_seq": self.base_seq,
+                "chain_len": self.chain_len,
+                "chain_bytes": self.chain_bytes(),
                 "tables": [table.as_json() for table in self.tables],
                 "dense": self.dense.as_json() if self.dense else None,
                 "fragments": [fragment.as_json() for fragment in self.fragments],
@@ -165,7 +202,7 @@ class Commit:
 
     @property
     def files_seq(self) -> int:
-        """Return the seq at which the files of this commit were captured."""
+        """Return the seq that this commit's state was captured for: an epoch_open's is that of an earlier commit."""
         return self.dense.identity.seq_parent + 1 if self.dense else self.seq
 
 
@@ -178,13 +215,7 @@ def parse_commit(data: bytes, name: str) -> Commit:
     fields = unseal(data)
     if fields is None or fields.get("document") != "commit":
         raise CorruptState(f"{name} does not match its checksum", do="restore another commit")
-    unknown = sorted(set(fields["features_required"]) - set(FEATURES_REQUIRED))
-    if fields["major"] != MAJOR or unknown:
-        raise ConfigError(
-            f"{name} is of format {fields['major']}.{fields['minor']} with {', '.join(unknown) or 'known features'}",
-            expected=f"format {MAJOR} with {', '.join(FEATURES_REQUIRED)}",
-            do="use the ett that wrote it, or a newer one",
-        )
+    _refuse_newer(fields, name)
     if name != commit_name(fields["seq"]):
         raise CorruptState(f"{name} holds commit {fields['seq']}", do="restore another commit")
     return Commit(
@@ -203,7 +234,22 @@ def parse_commit(data: bytes, name: str) -> Commit:
         tables=tuple(TableEntry.from_json(entry) for entry in fields["tables"]),
         dense=DenseEntry.from_json(fields["dense"]) if fields["dense"] else None,
         fragments=tuple(StoredFile.from_json(entry) for entry in fields["fragments"]),
+        policy=fields["policy"],
         stats=fields["stats"],
+    )
+
+
+def _refuse_newer(fields: dict[str, Any], name: str) -> None:
+    """Raise ConfigError for a commit that this reader would misunderstand; a higher minor alone is none."""
+    unknown = sorted(set(fields["features_required"]) - set(KNOWN_FEATURES))
+    needed = tuple(int(part) for part in fields["min_reader"].split("."))
+    if fields["major"] == MAJOR and needed <= (MAJOR, MINOR) and not unknown:
+        return
+    raise ConfigError(
+        f"{name} is of format {fields['major']}.{fields['minor']}, for readers of {fields['min_reader']} and later, "
+        f"with {', '.join(unknown) or 'known features'}",
+        expected=f"format {MAJOR}, for readers of {MAJOR}.{MINOR}, with {', '.join(KNOWN_FEATURES)}",
+        do="use the ett that wrote it, or a newer one",
     )
 
 

@@ -17,7 +17,7 @@ def commit_facts(commit: Commit, tier: str) -> dict[str, Any]:
     dense = commit.dense
     return {
         **commit_line(commit, tier),
-        "policy": "full",
+        "policy": commit.policy,
         "ckpt_uuid": commit.ckpt_uuid,
         "parent_seq": commit.parent_seq,
         "job": commit.job,
@@ -37,9 +37,22 @@ def commit_facts(commit: Commit, tier: str) -> dict[str, Any]:
             for table in commit.tables
         ],
         "dense": {"bytes": dense.stored.bytes, "digest": dense.digest, "tensors": dense.num_items} if dense else None,
-        "chain": [{"seq": commit.files_seq, "kind": "base", "bytes": commit.num_bytes}] if dense else [],
+        "chain": _chain(commit),
         "stats": commit.stats,
     }
+
+
+def _chain(commit: Commit) -> list[dict[str, Any]]:
+    """Return what a restore reads: the tables' files by the commit that they were captured for, then all the rest."""
+    totals: dict[tuple[int, str], int] = {}
+    for table in commit.tables:
+        for file in table.files:
+            key = file.seq, file.identity.kind
+            totals[key] = totals.get(key, 0) + file.stored.bytes
+    rest = commit.num_bytes - sum(totals.values())
+    if commit.dense is not None:
+        totals[commit.files_seq, "dense"] = rest
+    return [{"seq": seq, "kind": kind, "bytes": size} for (seq, kind), size in sorted(totals.items())]
 
 
 def tier_of(store: Store, seq: int) -> str:

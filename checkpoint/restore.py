@@ -118,10 +118,10 @@ def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
     for number, table in enumerate(commit.tables):
         rows = sum(result["tables"][number][0] for result in results)
         digest = combine([result["tables"][number][1] for result in results])
-        if (rows, digest) != (table.num_rows, table.digest):
+        if rows != table.num_rows or table.digest not in (None, digest):
             return (
                 f"table {table.spec.name}: {rows} rows with digest {digest} were loaded, "
-                f"{table.num_rows} with {table.digest} committed"
+                f"{table.num_rows} with {table.digest or 'no digest'} committed"
             )
     gather_or_raise(place.ranks, lambda: _apply(place, state, commit, *dense))
     return None

@@ -178,7 +178,7 @@ def _merged_tables(per_rank: list[Json]) -> tuple[TableEntry, ...]:
     for parts in zip(*entries, strict=True):
         files: list[TableFile] = [file for part in parts for file in part.files]
         rows = sum(part.num_rows for part in parts)
-        digest = combine([part.digest for part in parts])
+        digest = combine([part.digest for part in parts if part.digest is not None])
         merged.append(TableEntry(spec=parts[0].spec, num_rows=rows, digest=digest, files=tuple(files)))
     return tuple(merged)
 

@@ -18,6 +18,8 @@ BLOCK_BYTES = 2 << 20  # of weights in a block: the unit of checksums and of wha
 # Of weights and states in a segment: a thread of a save and of a restore holds one of them in memory. Larger ones were
 # no faster (docs/adr/0003-checkpoint-io.md), and a store of objects takes and gives 64 MiB in one request.
 SEGMENT_BYTES = 64 << 20
+# All rows; of the rows that change often, those changed since the base; of the others, those since the last commit.
+TABLE_KINDS = ("base", "hot", "cold")
 IDS, TOMBSTONES = "ids", "tombstones"
 
 

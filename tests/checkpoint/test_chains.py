@@ -1,0 +1,173 @@
+"""Of a chain of hot and cold files the newest version of every row wins, whatever happened to it in between."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from chain_world import SPEC, ChainWorld, read_chain
+
+from ett.checkpoint import table_segments
+from ett.checkpoint.canonical_json import seal, unseal
+from ett.checkpoint.commit import Commit, TableEntry, commit_name, parse_commit
+from ett.checkpoint.digest import combine
+from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.segment_reader import open_segment
+from ett.errors import ConfigError, CorruptState
+
+
+def history(folder: Path, seed: int, *, hands_off: bool = True, saves: int = 6) -> ChainWorld:
+    """Return a world after a base and some saves, of which some fail and some are bases."""
+    rng = random.Random(seed)
+    world = ChainWorld(folder, rng, num_writers=rng.choice([1, 2]), hands_off=hands_off)
+    world.train()
+    world.save_base()
+    for _ in range(saves):
+        for _ in range(rng.choice([0, 1, 2])):
+            world.train()
+        if rng.random() < 0.1:
+            world.save_base()
+        else:
+            world.save_delta(fails=rng.random() < 0.3)
+    world.save_delta()
+    return world
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_chain_reads_as_the_table_was(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_segments, "SEGMENT_BYTES", 1 << 13)
+    world = history(tmp_path, seed)
+    assert read_chain(tmp_path, world.live) == (world.rows, len(world.rows), world.digest())
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_of_another_world_read_each_row_once(tmp_path: Path, world_size: int) -> None:
+    world = history(tmp_path, 100 + world_size)
+    parts = [read_chain(tmp_path, world.live, rank, world_size) for rank in range(world_size)]
+    assert {k: v for rows, _, _ in parts for k, v in rows.items()} == world.rows
+    assert sum(num_rows for _, num_rows, _ in parts) == len(world.rows)
+    assert combine([digest for _, _, digest in parts]) == world.digest()
+
+
+def test_the_order_of_files_in_a_manifest_changes_nothing(tmp_path: Path) -> None:
+    world = history(tmp_path, 7)
+    files = list(world.live)
+    random.Random(1).shuffle(files)
+    assert read_chain(tmp_path, files)[0] == world.rows
+
+
+@pytest.mark.slow
+def test_without_the_hand_off_of_demoted_rows_their_updates_are_lost(tmp_path: Path) -> None:
+    """The worlds of these tests do demote rows: a policy that forgets them is seen."""
+    lost = 0
+    for seed in range(12):
+        world = history(tmp_path / str(seed), seed, hands_off=False)
+        lost += read_chain(tmp_path / str(seed), world.live)[0] != world.rows
+    assert lost > 0
+
+
+def test_tombstones_alone_are_a_segment(tmp_path: Path) -> None:
+    world = ChainWorld(tmp_path, random.Random(1))
+    world.train()
+    world.save_base()
+    victims = sorted(world.rows)[::2]
+    for row_id in victims:
+        del world.rows[row_id]
+    world.gone = set(victims)
+    world.save_delta()
+    (cold,) = (file for file in world.live if file.identity.kind == "cold")
+    assert (cold.num_rows, cold.num_tombstones, cold.min_id) == (0, len(victims), victims[0])
+    assert read_chain(tmp_path, world.live)[0] == world.rows
+
+
+def test_two_files_of_one_commit_with_one_row_are_refused(tmp_path: Path) -> None:
+    world = ChainWorld(tmp_path, random.Random(2))
+    world.train()
+    world.save_base()
+    world.train()
+    world.hot = set()
+    world.save_delta()
+    (cold,) = (file for file in world.live if file.identity.kind == "cold")
+    with pytest.raises(CorruptState, match="two files of commit 2 have id"):
+        read_chain(tmp_path, [*world.live, cold])
+
+
+def test_a_change_that_is_older_than_its_base_is_refused(tmp_path: Path) -> None:
+    world = ChainWorld(tmp_path, random.Random(3))
+    world.train()
+    world.hot = set()
+    world.save_delta()
+    (cold,) = world.live
+    world.save_base()
+    with pytest.raises(CorruptState, match="no newer than its base"):
+        read_chain(tmp_path, [cold, *world.live])
+
+
+@pytest.mark.slow
+def test_every_byte_of_a_change_counts(tmp_path: Path) -> None:
+    """Rows and tombstones of a cold file of a few blocks; every 37th byte, and all of the envelope."""
+    world = ChainWorld(tmp_path, random.Random(4))
+    world.train()
+    world.save_base()
+    world.train()
+    world.hot = set()
+    world.save_delta()
+    (cold,) = (file for file in world.live if file.identity.kind == "cold")
+    path = tmp_path / cold.stored.path
+    data = path.read_bytes()
+    with open_segment(LocalStore(tmp_path), cold.stored, cold.identity) as segment:
+        assert [section["name"] for section in segment.header["sections"]][-1] == "tombstones"
+    for offset in sorted({*range(0, len(data), 37), *range(400), *range(len(data) - 400, len(data))}):
+        path.write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
+        with pytest.raises(CorruptState):
+            read_chain(tmp_path, world.live)
+
+
+def commit_of(world: ChainWorld) -> Commit:
+    table = TableEntry(spec=SPEC, num_rows=len(world.rows), digest=None, files=tuple(world.live))
+    return Commit(
+        seq=world.seq,
+        parent_seq=world.seq - 1,
+        type="delta",
+        ckpt_uuid=f"e000001-{world.seq:032x}",
+        write_id="w",
+        epoch=1,
+        job="j",
+        world_size=1,
+        step=world.seq,
+        cursor=0,
+        created="",
+        writer_version="",
+        tables=(table,),
+        dense=None,
+        fragments=(),
+        policy="hybrid",
+    )
+
+
+def test_a_manifest_lists_every_live_file_of_its_chain(tmp_path: Path) -> None:
+    commit = commit_of(history(tmp_path, 5))
+    data = commit.to_bytes()
+    assert parse_commit(data, commit_name(commit.seq)) == commit
+    fields = unseal(data)
+    assert fields is not None
+    assert (fields["features_required"], fields["min_reader"]) == (["hotcold.v1", "seg.v1"], "1.1")
+    seqs = {file["seq"] for file in fields["tables"][0]["files"]}
+    assert (fields["base_seq"], fields["chain_len"]) == (min(seqs), len(seqs) - 1)
+    assert sum(fields["chain_bytes"].values()) == commit.num_bytes
+    assert commit.digest is None
+    assert replace(commit, tables=()).digest is not None
+
+
+@pytest.mark.parametrize(
+    "newer", [{"min_reader": "1.2"}, {"min_reader": "2.0"}, {"features_required": ["seg.v1", "zip.v9"]}, {"major": 2}]
+)
+def test_a_commit_for_newer_readers_is_refused(tmp_path: Path, newer: dict[str, object]) -> None:
+    commit = commit_of(history(tmp_path, 5))
+    fields = unseal(commit.to_bytes())
+    assert fields is not None
+    with pytest.raises(ConfigError, match="for readers of"):
+        parse_commit(seal({**fields, **newer}), commit_name(commit.seq))
+    parse_commit(seal({**fields, "minor": 9, "features_optional": ["new.v1"]}), commit_name(commit.seq))
