@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checkpoint_world import holds, restored_world, saved_world
+from checkpoint_world import Meeting, Rank, ThreadRanks, holds, restored_world, saved_world
 
+from ett.checkpoint.bench.every_byte import flip_every_byte
 from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
@@ -134,6 +135,24 @@ def test_every_byte_of_a_small_segment_counts(pristine: Path, tmp_path: Path) ->
             continue
     assert len(data) > 10_000
     assert not silent
+
+
+@pytest.mark.slow
+def test_every_byte_of_every_file_of_a_checkpoint_counts(tmp_path: Path) -> None:
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)))
+    rank.fill(1)
+    rank.model.fill(1, num_rows=760)
+    rank.checkpointer.save(1, 10)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) > 64 << 10
+    flips = flip_every_byte(tmp_path, "hash")
+    assert flips.injected > 64 << 10
+    assert flips.silent == []
+
+
+def test_without_verification_flips_would_be_silent(tmp_path: Path) -> None:
+    saved_world(tmp_path, 1, [1])
+    flips = flip_every_byte(tmp_path, "size")
+    assert len(flips.silent) == flips.injected > 10_000
 
 
 def test_a_damaged_block_is_named_with_its_rows(pristine: Path, tmp_path: Path) -> None:
