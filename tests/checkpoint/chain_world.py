@@ -1,14 +1,20 @@
-"""A table that trains, and saves as hot and cold files: what issue 6 decides is decided here at random."""
+"""A table that trains, and saves as hot and cold files: what a policy decides is decided here at random.
+
+`python -P tests/checkpoint/chain_world.py docs/chain-example` writes the record that docs/img/chain.svg shows.
+"""
 
 from __future__ import annotations
 
 import random
+import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ett.checkpoint.buffer_pool import BufferPool
+from ett.checkpoint.commit import Commit, TableEntry, commit_name
 from ett.checkpoint.digest import ColumnGroup, TableDigest
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.segment import SegmentIdentity
@@ -132,3 +138,45 @@ def read_chain(folder: Path, files: list[TableFile], rank: int = 0, world_size: 
     table = TableToRead(spec=SPEC, files=tuple(files), owned=lambda ids: ids % world_size == rank, take=take)
     ((num_rows, digest),) = read_tables(LocalStore(folder), [table], BufferPool())
     return found, num_rows, digest
+
+
+def commit_of(world: ChainWorld) -> Commit:
+    """Return the commit of a world's live files, which nobody has written."""
+    table = TableEntry(spec=SPEC, num_rows=len(world.rows), digest=None, files=tuple(world.live))
+    return Commit(
+        seq=world.seq,
+        parent_seq=world.seq - 1,
+        type="delta",
+        ckpt_uuid=f"e000001-{world.seq:032x}",
+        write_id="w",
+        epoch=1,
+        job="j",
+        world_size=world.num_writers,
+        step=world.seq,
+        cursor=0,
+        created="",
+        writer_version="",
+        tables=(table,),
+        dense=None,
+        fragments=(),
+        policy="hybrid",
+    )
+
+
+def example() -> Commit:
+    """Return the commit of a base and four deltas."""
+    with tempfile.TemporaryDirectory() as folder:
+        world = ChainWorld(Path(folder), random.Random(11), num_writers=2)
+        for _ in range(12):
+            world.train()
+        world.save_base()
+        for _ in range(4):
+            world.train()
+            world.save_delta()
+        return commit_of(world)
+
+
+if __name__ == "__main__":
+    shown = example()
+    Path(sys.argv[1], "commits").mkdir(parents=True, exist_ok=True)
+    Path(sys.argv[1], commit_name(shown.seq)).write_bytes(shown.to_bytes())

@@ -19,18 +19,7 @@ def read_commit(folder: Path, seq: int) -> tuple[dict[tuple[str, int], bytes], d
     data = (folder / f"commits/{seq:016d}.json").read_bytes()
     commit = json.loads(data)
     check_seal(data, commit)
-    rows: dict[tuple[str, int], bytes] = {}
-    for table in commit["tables"]:
-        for file in table["files"]:
-            sections = read_segment(folder, file, table["fqn"])
-            ids = [i for block in sections["ids"] for i in unpack_ids(*block)]
-            widths = [table["dim"] * ITEM_BYTES[table["weight_dtype"]]]
-            widths += [state["width"] * ITEM_BYTES[state["dtype"]] for state in table["states"]]
-            names = ["weight", *(f"state:{state['name']}" for state in table["states"])]
-            columns = [b"".join(payload for payload, _ in sections[name]) for name in names]
-            for n, i in enumerate(ids):
-                parts = [column[n * width : (n + 1) * width] for column, width in zip(columns, widths, strict=True)]
-                rows[table["fqn"], i] = b"".join(parts)
+    rows = read_tables(folder, commit)
     dense = read_segment(folder, commit["dense"]["files"][0], "")
     document = json.loads(dense["json"][0][0])
     rest = b"".join(payload for payload, _ in dense["tensors"])
@@ -44,11 +33,67 @@ def read_commit(folder: Path, seq: int) -> tuple[dict[tuple[str, int], bytes], d
     return rows, tensors
 
 
+def read_tables(folder: Path, commit: dict[str, Any]) -> dict[tuple[str, int], bytes]:
+    """Return (table, id) -> bytes of weight and states."""
+    assert set(commit["features_required"]) <= {"seg.v1", "full.v1", "hotcold.v1"}
+    rows: dict[tuple[str, int], bytes] = {}
+    for table in commit["tables"]:
+        widths = [table["dim"] * ITEM_BYTES[table["weight_dtype"]]]
+        widths += [state["width"] * ITEM_BYTES[state["dtype"]] for state in table["states"]]
+        names = ["weight", *(f"state:{state['name']}" for state in table["states"])]
+        for file in sorted(table["files"], key=lambda file: file["seq"]):
+            sections = read_segment(folder, file, table["fqn"])
+            columns = [b"".join(payload for payload, _ in sections[name]) for name in names]
+            ids = [i for block in sections["ids"] for i in unpack_ids(*block)]
+            gone = [i for block in sections.get("tombstones", []) for i in unpack_ids(*block)]
+            assert (len(ids), len(gone)) == (file["n_rows"], file["n_tomb"])
+            for n, i in enumerate(ids):
+                parts = [column[n * width : (n + 1) * width] for column, width in zip(columns, widths, strict=True)]
+                rows[table["fqn"], i] = b"".join(parts)
+            for i in gone:
+                rows.pop((table["fqn"], i), None)
+        mine = {row_id: row for (name, row_id), row in rows.items() if name == table["fqn"]}
+        assert len(mine) == table["rows"]
+        assert table["digest"] in (None, table_digest(table, mine, widths))
+    return rows
+
+
+def table_digest(table: dict[str, Any], rows: dict[int, bytes], widths: list[int]) -> str:
+    mask, golden, total = (1 << 64) - 1, 0x9E3779B97F4A7C15, 0
+
+    def mix(x: int) -> int:
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & mask
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & mask
+        return x ^ x >> 31
+
+    def fold(x: int) -> int:
+        x = (x ^ x >> 32) * 0xD6E8FEB86659FD93 & mask
+        return x ^ x >> 32
+
+    def seed(text: str) -> int:
+        return int(xxhash.xxh3_64(f"{table['fqn']}|{text}".encode()).intdigest())
+
+    groups = [("weight", table["weight_dtype"], table["dim"])]
+    groups += [(f"state:{state['name']}", state["dtype"], state["width"]) for state in table["states"]]
+    seeds = [seed(f"{name}|{dtype}|{elements}") for name, dtype, elements in groups]
+    for row_id, row in rows.items():
+        a, start = 0, 0
+        for s, width in zip(seeds, widths, strict=True):
+            data = row[start : start + width]
+            for j in range(-(-width // 8)):
+                word = int.from_bytes(data[8 * j : 8 * j + 8], "little")
+                a += fold(word ^ mix(s + (2 * j + 1) * golden & mask)) * (mix(s + (2 * j + 2) * golden & mask) | 1)
+            start += width
+        total += mix((a + mix(row_id & mask ^ seed("ids"))) & mask)
+    return f"{total & mask:016x}"
+
+
 def check_seal(data: bytes, fields: dict[str, Any]) -> None:
-    inner = {key: value for key, value in fields.items() if key != "manifest_xxh3_128"}
-    text = json.dumps(inner, sort_keys=True, separators=(",", ":"))
-    assert fields["manifest_xxh3_128"] == xxhash.xxh3_128(text.encode()).hexdigest()
-    assert data.decode() == json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    """The hash is of the same bytes without the field that holds it."""
+    field = f'"manifest_xxh3_128":"{fields["manifest_xxh3_128"]}"'.encode()
+    assert data.count(field) == 1
+    rest = data.replace(field + b",", b"") if field + b"," in data else data.replace(b"," + field, b"")
+    assert fields["manifest_xxh3_128"] == xxhash.xxh3_128(rest).hexdigest()
 
 
 def read_segment(folder: Path, file: dict[str, Any], table: str) -> dict[str, list[tuple[bytes, tuple[int, ...]]]]:

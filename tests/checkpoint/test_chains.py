@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from chain_world import SPEC, ChainWorld, read_chain
+from chain_world import ChainWorld, commit_of, example, read_chain
+from plain_reader import read_tables
 
 from ett.checkpoint import table_segments
 from ett.checkpoint.canonical_json import seal, unseal
-from ett.checkpoint.commit import Commit, TableEntry, commit_name, parse_commit
+from ett.checkpoint.chain_picture import chain_picture
+from ett.checkpoint.commit import commit_name, parse_commit
 from ett.checkpoint.digest import combine
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.segment_reader import open_segment
@@ -125,28 +129,6 @@ def test_every_byte_of_a_change_counts(tmp_path: Path) -> None:
             read_chain(tmp_path, world.live)
 
 
-def commit_of(world: ChainWorld) -> Commit:
-    table = TableEntry(spec=SPEC, num_rows=len(world.rows), digest=None, files=tuple(world.live))
-    return Commit(
-        seq=world.seq,
-        parent_seq=world.seq - 1,
-        type="delta",
-        ckpt_uuid=f"e000001-{world.seq:032x}",
-        write_id="w",
-        epoch=1,
-        job="j",
-        world_size=1,
-        step=world.seq,
-        cursor=0,
-        created="",
-        writer_version="",
-        tables=(table,),
-        dense=None,
-        fragments=(),
-        policy="hybrid",
-    )
-
-
 def test_a_manifest_lists_every_live_file_of_its_chain(tmp_path: Path) -> None:
     commit = commit_of(history(tmp_path, 5))
     data = commit.to_bytes()
@@ -171,3 +153,20 @@ def test_a_commit_for_newer_readers_is_refused(tmp_path: Path, newer: dict[str, 
     with pytest.raises(ConfigError, match="for readers of"):
         parse_commit(seal({**fields, **newer}), commit_name(commit.seq))
     parse_commit(seal({**fields, "minor": 9, "features_optional": ["new.v1"]}), commit_name(commit.seq))
+
+
+def test_the_picture_in_the_docs_is_of_the_example() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    assert example().to_bytes() == (docs / "chain-example" / commit_name(5)).read_bytes()
+    assert ElementTree.fromstring(chain_picture(example())).tag.endswith("svg")
+    assert chain_picture(example()) == (docs / "img" / "chain.svg").read_text()
+
+
+def test_a_reader_written_from_the_page_alone_reads_a_chain(tmp_path: Path) -> None:
+    """Promotions, demotions, evictions and failed saves of several worlds, as for our own reader."""
+    for seed in range(200, 204):
+        folder = tmp_path / str(seed)
+        world = history(folder, seed)
+        assert read_tables(folder, json.loads(commit_of(world).to_bytes())) == {
+            ("users", row_id): b"".join(values) for row_id, values in world.rows.items()
+        }
