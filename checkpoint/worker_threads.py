@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 Job = TypeVar("Job")
@@ -22,38 +23,35 @@ def num_io_threads() -> int:
 def in_threads(jobs: Iterable[Job], work: Callable[[Job], Result], threads: int) -> list[Result]:
     """Do all jobs, taken one by one as threads become free, and return the results in the order of the jobs.
 
-    The caller's thread is one of the threads. Raises: what the first failing job raised, when no job runs any more;
-    jobs that had not begun by then are not begun.
+    Raises: what a job raised, when no job runs any more; after the first that fails no job is begun.
     """
     crew = _Crew(jobs, work)
-    others = [threading.Thread(target=crew.run, name="ett-checkpoint-io", daemon=True) for _ in range(threads - 1)]
-    for thread in others:
-        thread.start()
-    crew.run()
-    for thread in others:
-        thread.join()
-    if crew.failure is not None:
-        raise crew.failure
+    with ThreadPoolExecutor(threads, thread_name_prefix="ett-checkpoint-io") as pool:
+        runs = [pool.submit(crew.run) for _ in range(threads)]
+    for run in runs:
+        run.result()
     return [crew.results[number] for number in range(len(crew.results))]
 
 
 class _Crew(Generic[Job, Result]):
     def __init__(self, jobs: Iterable[Job], work: Callable[[Job], Result]) -> None:
-        self.failure: BaseException | None = None
         self.results: dict[int, Result] = {}
-        self._jobs: Iterator[tuple[int, Job]] = enumerate(jobs)
+        self._jobs = enumerate(jobs)
         self._work = work
         self._lock = threading.Lock()
+        self._has_failed = False
 
     def run(self) -> None:
+        is_done = False
         try:
-            while True:
-                with self._lock:
-                    taken = None if self.failure else next(self._jobs, None)
-                if taken is None:
-                    return
+            while (taken := self._next()) is not None:
                 number, job = taken
                 self.results[number] = self._work(job)
-        except BaseException as err:  # noqa: BLE001 - it is raised by the thread that waits for all of them
-            with self._lock:
-                self.failure = self.failure or err
+            is_done = True
+        finally:
+            if not is_done:
+                self._has_failed = True
+
+    def _next(self) -> tuple[int, Job] | None:
+        with self._lock:
+            return None if self._has_failed else next(self._jobs, None)
