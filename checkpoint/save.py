@@ -48,6 +48,7 @@ def save_full(place: SavePlace, state: TrainingState, epoch: Epoch, step: int, c
         Whatever is raised is raised on every rank, and nothing visible has changed.
     """
     began_ns = place.clock.mono_ns()
+    state.collect()
     plan = on_rank_zero(place.ranks, lambda: _plan(place, epoch, step, cursor))
     if place.ranks.rank == 0:
         place.run.ckpt_begin(plan["ckpt_uuid"], step, cursor)

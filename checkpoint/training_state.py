@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ett.checkpoint.digest import ColumnGroup
 from ett.checkpoint.dtypes import ITEM_BYTES
 from ett.checkpoint.optimizer_state import load_optimizer_tree, optimizer_tree
+from ett.checkpoint.sharded_tensor import copy_whole, is_sharded
 from ett.checkpoint.state_tree import decode_state, encode_state
 from ett.checkpoint.table import TableRows, TableShard
 from ett.checkpoint.table_segments import Bytes, Rows, TableSpec
@@ -40,6 +41,7 @@ class TrainingState:
     ) -> None:
         self._model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         self._optimizer, self._loader, self._extra = optimizer, loader, extra
+        self._collected: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         self.shards, self._shard_prefixes = _find_shards(self._model)
         self.specs = tuple(
             _spec(f"t{number:04d}", self.shards[name]) for number, name in enumerate(sorted(self.shards))
@@ -75,8 +77,20 @@ class TrainingState:
         ours = {spec.name: _row_layout(spec) for spec in self.specs}
         _refuse(_differences("table", theirs, ours, str))
 
+    def collect(self) -> None:
+        """Bring parameters of which each rank has a part together; every rank calls before one calls `dense`."""
+        if any(is_sharded(parameter) for parameter in self._model.parameters()):
+            self._collected = self._dense()
+
     def dense(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the dense state: named tensors, sharing the live memory, and the JSON tree that refers to them."""
+        """Return the dense state: named tensors, sharing the live memory, and the JSON tree that refers to them.
+
+        What `collect` has brought together is returned once, as it was then.
+        """
+        collected, self._collected = self._collected, None
+        return collected or self._dense()
+
+    def _dense(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors: dict[str, Tensor] = {}
         tree = {"model": encode_state(self._model_state(), "model", tensors)}
         tree["optimizer"] = optimizer_tree(self._optimizer, self._model, tensors)
@@ -107,7 +121,7 @@ class TrainingState:
                 if name.endswith(_EXTRA_STATE):
                     self._model.get_submodule(name.removesuffix(_EXTRA_STATE).rstrip(".")).set_extra_state(value)
                 else:
-                    current[name].copy_(value)
+                    copy_whole(value, into=current[name])
         if self._extra is not None:
             self._extra.load_state_dict(saved["extra"])
         if self._loader is not None:

@@ -122,10 +122,13 @@ class SparseConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseConfig:
-    bucket_bytes: int = 65536  # largest gradient bucket; several let reduction start while others are filled
+    bucket_bytes: int = 65536  # buckets, ddp: largest gradient bucket; several let sums start while others are filled
     # Torch threads of a rank. More than one pays only with wide layers on idle cores: on two busy cores the example
     # trained 20,000 samples/s with one thread and 2,500 with two, whose barriers wait for a core.
     threads: int = 1
+    # How gradients are summed over ranks: in buckets of ours, by DistributedDataParallel, or with the parameters and
+    # their optimizer state sharded (fully_shard). docs/core.md says where they differ.
+    parallel: Literal["buckets", "ddp", "fsdp"] = "buckets"
     precision: Literal["float32", "bfloat16"] = "float32"  # of the computing; weights, sums and states are float32
 
     def __post_init__(self) -> None:

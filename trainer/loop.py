@@ -24,7 +24,7 @@ from ett.trainer.config import TrainerConfig
 from ett.trainer.data.criteo import Batch
 from ett.trainer.dense.adam import DenseAdam
 from ett.trainer.dense.dlrm import Dlrm
-from ett.trainer.dense.gradient_buckets import GradientBuckets
+from ett.trainer.dense.gradient_sums import gradient_sums
 from ett.trainer.dense.micro_batches import MicroBatches
 from ett.trainer.dense.owned_tensor import owned_tensor
 from ett.trainer.dense.schedule import learning_rate_factor
@@ -51,7 +51,7 @@ class TrainingStep:
     def __init__(self, config: TrainerConfig, model: Dlrm, collectives: Collectives) -> None:
         self._config, self._collectives = config, collectives
         self.model = model
-        self._buckets = GradientBuckets(model, collectives, bucket_bytes=config.dense.bucket_bytes)
+        self._gradients = gradient_sums(config.dense, model, collectives)
         self.optimizer = DenseAdam(model, config.optimizer)
 
     def take(self, step: int, ready: ReadyBatch, clock: StageClock) -> tuple[float, bool]:
@@ -65,7 +65,7 @@ class TrainingStep:
         with clock.run("forward_backward", ready.number):
             loss = self._forward_backward(step, ready.batch, looked_up.inputs)
         with clock.run("update", ready.number):
-            wait_for_sums = self._buckets.start_sum(loss)
+            wait_for_sums = self._gradients.start_sum(loss)
             self._update_rows(looked_up, factor)
             global_loss = self._finite(step, wait_for_sums())
             self.optimizer.step(self._config.optimizer.learning_rate * factor)
@@ -73,15 +73,17 @@ class TrainingStep:
 
     def _forward_backward(self, step: int, batch: Batch, sparse: SparseInputs) -> Tensor:
         """Return this rank's part of the loss; the gradients of its samples are in the parameters and the rows."""
-        self._buckets.zero()
-        micro_batches = MicroBatches(sparse, self._config.train.accumulate)
+        num_parts = self._config.train.accumulate
+        micro_batches = MicroBatches(sparse, num_parts)
+        self._gradients.zero(lambda model: model(owned_tensor(batch.dense[:0]), sparse.leaves(slice(0))))
         total = torch.zeros(())
         for number, (part, sparse_part) in enumerate(micro_batches):
             self.model.dropout.seed_step(self._config.train.seed, step, self._collectives.rank, number)
-            logits = self.model(owned_tensor(batch.dense[part]), sparse_part)
-            labels = owned_tensor(batch.labels[part])
-            loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / batch.global_size
-            torch.autograd.backward(loss)
+            with self._gradients.one_pass(is_last=number == num_parts - 1):
+                logits = self._gradients.model(owned_tensor(batch.dense[part]), sparse_part)
+                labels = owned_tensor(batch.labels[part])
+                loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / batch.global_size
+                torch.autograd.backward(loss)
             total += loss.detach()
         micro_batches.join_gradients()
         return total

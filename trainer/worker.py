@@ -79,7 +79,9 @@ def run_worker(run: Run, environ: Mapping[str, str]) -> int:
         with open_tiers(config.sparse, place) as tiers:
             return _train_and_score(run, run.job_dir, recipe, collectives, tiers)
     except EttError as err:
-        if isinstance(err, LostPeer) and environ.get(FOLDER_VARIABLE):
+        # torch keeps fully_shard's process groups for as long as the process lives.
+        may_live_on = environ.get(FOLDER_VARIABLE) and config.dense.parallel != "fsdp"
+        if isinstance(err, LostPeer) and may_live_on:
             raise  # this rank may live on in the next generation (ett.restartable)
         say_once(err, collectives.rank, store)
         return err.exit_code

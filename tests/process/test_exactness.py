@@ -68,16 +68,37 @@ def test_a_killed_and_restored_job_ends_with_the_bits_of_an_uninterrupted_one(
     assert Ended(job).facts == whole.facts
 
 
-def test_a_restored_job_in_bfloat16_with_accumulated_gradients_ends_with_the_same_bits(
-    job: LaunchedJob, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("dense.parallel=ddp", "dense.precision=bfloat16", "train.accumulate=3"),
+        ("dense.parallel=fsdp", "dense.precision=bfloat16"),
+    ],
+)
+def test_a_restored_job_of_another_dense_part_ends_with_the_same_bits(
+    job: LaunchedJob, tmp_path_factory: pytest.TempPathFactory, settings: tuple[str, ...]
 ) -> None:
-    flags = ("--nproc", "3", "--set", "dense.precision=bfloat16", "--set", "train.accumulate=3")
-    whole = LaunchedJob(tmp_path_factory.mktemp("whole-bfloat16"))
+    flags = ("--nproc", "3", *(word for setting in settings for word in ("--set", setting)))
+    whole = LaunchedJob(tmp_path_factory.mktemp("whole"))
     assert whole.run(*flags, RECIPE) == 0, whole.err
     assert job.run(*flags, *kills(random.Random(5), 3, Ended(whole).last_step), RECIPE) == 0, job.err
     assert [end["reason"] for end in job.ends()] == ["failed", "failed", "completed"]
     assert Ended(job).metrics == Ended(whole).metrics
     assert Ended(job).facts == Ended(whole).facts
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_two_ranks_have_the_same_bits_whatever_sums_their_dense_gradients(
+    job: LaunchedJob, uninterrupted: Callable[[int], Ended], way: str
+) -> None:
+    flags = ("--nproc", "2", "--set", f"dense.parallel={way}")
+    fault = ("--max-restarts", "0", "--chaos", f"kill:rank=0,step={2 * INTERVAL + 2}")
+    assert job.run(*flags, *fault, RECIPE) == 137
+    other = ("--set", "dense.parallel=buckets") if way == "fsdp" else ()  # what was saved is whole
+    assert job.run(*flags, *other, RECIPE) == 0, job.err
+    assert job.records("restore")[-1].data["step"] == 2 * INTERVAL
+    assert Ended(job).losses == uninterrupted(2).losses
+    assert Ended(job).facts == uninterrupted(2).facts
 
 
 def test_ranks_that_outlive_another_one_end_with_the_same_bits(

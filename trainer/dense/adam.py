@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ett.checkpoint.sharded_tensor import copy_whole, local_part
 from ett.trainer.config import OptimizerConfig
 
 
@@ -21,6 +22,7 @@ class DenseAdam:
         self._config = config
         self._names, params = zip(*sorted(model.named_parameters()), strict=True)
         self._params: list[Tensor] = list(params)
+        # Of sharded parameters they are sharded, too, as are the gradients.
         self._means = [torch.zeros_like(param) for param in params]
         self._squares = [torch.zeros_like(param) for param in params]
         self._num_steps = 0
@@ -29,16 +31,19 @@ class DenseAdam:
     def step(self, learning_rate: float) -> None:
         """Take one step with the parameters' gradients."""
         beta1, beta2 = self._config.beta1, self._config.beta2
-        grads = [param.grad for param in self._params if param.grad is not None]
+        grads = [local_part(param.grad) for param in self._params if param.grad is not None]
         assert len(grads) == len(self._params)
+        params, means, squares = (
+            [local_part(each) for each in part] for part in (self._params, self._means, self._squares)
+        )
         self._num_steps += 1
-        torch._foreach_lerp_(self._means, grads, 1.0 - beta1)
-        torch._foreach_mul_(self._squares, beta2)
-        torch._foreach_addcmul_(self._squares, grads, grads, 1.0 - beta2)
-        roots = torch._foreach_sqrt(self._squares)
+        torch._foreach_lerp_(means, grads, 1.0 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, 1.0 - beta2)
+        roots = torch._foreach_sqrt(squares)
         torch._foreach_div_(roots, (1.0 - beta2**self._num_steps) ** 0.5)
         torch._foreach_add_(roots, self._config.eps)
-        torch._foreach_addcdiv_(self._params, self._means, roots, -learning_rate / (1.0 - beta1**self._num_steps))
+        torch._foreach_addcdiv_(params, means, roots, -learning_rate / (1.0 - beta1**self._num_steps))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the live state by the names of the parameters."""
@@ -51,5 +56,5 @@ class DenseAdam:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._num_steps = int(state["step"])
         for name, mean, square in zip(self._names, self._means, self._squares, strict=True):
-            mean.copy_(state["exp_avg"][name])
-            square.copy_(state["exp_avg_sq"][name])
+            copy_whole(state["exp_avg"][name], into=mean)
+            copy_whole(state["exp_avg_sq"][name], into=square)

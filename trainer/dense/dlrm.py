@@ -62,4 +62,4 @@ class Dlrm(nn.Module):
             vectors = [project(sums) for project, sums in zip(self.projections, sparse.pooled, strict=True)]
             vectors_BVD = torch.cat((self.bottom(dense_BN).unsqueeze(1), *vectors), dim=1)
             logits: Tensor = self.top(self.interaction(vectors_BVD))
-        return logits.squeeze(1)
+        return logits.squeeze(1).clone()  # of a view, fully_shard would warn

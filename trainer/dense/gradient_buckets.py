@@ -7,6 +7,7 @@ restored job sums in another order than the one that ran through. Here the layou
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ class GradientBuckets:
     """
 
     def __init__(self, model: nn.Module, collectives: Collectives, *, bucket_bytes: int) -> None:
+        self.model = model
         self._collectives = collectives
         self._buckets: list[Tensor] = []
         named = sorted(model.named_parameters())
@@ -40,10 +42,13 @@ class GradientBuckets:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def zero(self) -> None:
+    def zero(self, no_examples: object = None) -> None:
         """Forget the last step's gradients; call before backward, in place of optimizer.zero_grad."""
         for bucket in self._buckets:
             bucket.zero_()
+
+    def one_pass(self, *, is_last: bool) -> AbstractContextManager[None]:
+        return nullcontext()  # sums begin after the last
 
     def start_sum(self, scalar: Tensor) -> Callable[[], float]:
         """Start to sum all gradients over ranks; the function returned waits and gives the summed scalar.
