@@ -90,11 +90,10 @@ class ShardedGradients:
 
 def _parts_with_parameters(model: nn.Module) -> Iterator[nn.Module]:
     """Yield what is gathered at once: the parts of a model, and each of a list of layers."""
-    for part in model.children():
-        if isinstance(part, nn.ModuleList):
-            yield from part
-        elif any(True for _ in part.parameters()):
-            yield part
+    for child in model.children():
+        for part in child if isinstance(child, nn.ModuleList) else [child]:
+            if any(True for _ in part.parameters()):
+                yield part
 
 
 def _sum(bucket: Tensor) -> torch.futures.Future[Tensor]:
