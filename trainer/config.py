@@ -10,20 +10,28 @@ from ett.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """Bottom MLP over the dense features, one embedding a category, vectors crossed, top MLP."""
+    """Bottom MLP over the dense features, one embedding a category, vectors crossed (or attended to), top MLP."""
 
-    kind: Literal["dlrm", "dcn_v2"] = "dlrm"  # dot products of all pairs of vectors, or low-rank crosses
+    # Dot products of all pairs of vectors, low-rank crosses, or attention over a history (trainer/dense/hstu.py).
+    kind: Literal["dlrm", "dcn_v2", "hstu"] = "dlrm"
     embedding_dim: int = 16  # elements of an embedding row; also the width of the bottom MLP's output
     bottom_mlp: tuple[int, ...] = (64, 32)  # hidden widths; the output layer to embedding_dim is added
     top_mlp: tuple[int, ...] = (64, 32)  # hidden widths; the output layer to one logit is added
     cross_layers: int = 3  # dcn_v2 only
     cross_rank: int = 64  # dcn_v2 only: columns of each cross's low-rank weight
+    history: str = "history"  # hstu only: the feature with a user's ids, the latest last
+    item: str = "item_id"  # hstu only: the feature with the id to score; both from tables with pooling "none"
+    attention_layers: int = 2  # hstu only
+    attention_heads: int = 2  # hstu only
+    attention_dim: int = 16  # hstu only: elements of a head
+    attention_window: int = 256  # hstu only: ids that one sees in a layer, itself included
     dropout: float = 0.0  # share of the top MLP's hidden activations zeroed in training, 0 <= p < 1
 
     def __post_init__(self) -> None:
         _at_least("model.embedding_dim", self.embedding_dim, 1)
-        _at_least("model.cross_layers", self.cross_layers, 1)
-        _at_least("model.cross_rank", self.cross_rank, 1)
+        attention = ("attention_layers", "attention_heads", "attention_dim", "attention_window")
+        for name in ("cross_layers", "cross_rank", *attention):
+            _at_least(f"model.{name}", getattr(self, name), 1)
         for name in ("bottom_mlp", "top_mlp"):
             for width in getattr(self, name):
                 _at_least(f"model.{name}", width, 1)

@@ -23,10 +23,10 @@ from ett.trainer.comm.collectives import Collectives
 from ett.trainer.config import TrainerConfig
 from ett.trainer.data.criteo import Batch
 from ett.trainer.dense.adam import DenseAdam
-from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.dense.gradient_sums import gradient_sums
 from ett.trainer.dense.micro_batches import MicroBatches
 from ett.trainer.dense.owned_tensor import owned_tensor
+from ett.trainer.dense.recipe_model import RecipeModel
 from ett.trainer.dense.schedule import learning_rate_factor
 from ett.trainer.embedding.job_tables import LookedUp
 from ett.trainer.embedding.table_outputs import SparseInputs
@@ -48,7 +48,7 @@ class Progress:
 class TrainingStep:
     """Model, optimizers and exchange of one rank; `take` is one optimizer step."""
 
-    def __init__(self, config: TrainerConfig, model: Dlrm, collectives: Collectives) -> None:
+    def __init__(self, config: TrainerConfig, model: RecipeModel, collectives: Collectives) -> None:
         self._config, self._collectives = config, collectives
         self.model = model
         self._gradients = gradient_sums(config.dense, model, collectives)

@@ -24,7 +24,7 @@ from ett.trainer.data.config import DataConfig
 from ett.trainer.data.criteo import CriteoReader
 from ett.trainer.data.criteo_text import CATEGORIES
 from ett.trainer.data.generated_file import ensure_generated
-from ett.trainer.dense.dlrm import Dlrm
+from ett.trainer.dense.recipe_model import RecipeModel, recipe_model
 from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
 from ett.trainer.evaluation import held_out_score
@@ -138,7 +138,7 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
     return 0
 
 
-def build_model(config: TrainerConfig, collectives: Collectives, tiers: Tiers = IN_MEMORY) -> Dlrm:
+def build_model(config: TrainerConfig, collectives: Collectives, tiers: Tiers = IN_MEMORY) -> RecipeModel:
     """Return the model of a recipe with its initial weights, the same dense ones on every rank."""
     named = recipe_tables(config.model, config.sparse, CATEGORIES)
     tables = [
@@ -153,7 +153,7 @@ def build_model(config: TrainerConfig, collectives: Collectives, tiers: Tiers = 
     ]
     settings = {f"t_{table.name}": table.settings for table in named}
     embeddings = JobTables(tables, settings, collectives, seed=config.train.seed, tiers=tiers)
-    return Dlrm(config.model, embeddings, num_dense=NUM_DENSE, seed=config.train.seed, precision=config.dense.precision)
+    return recipe_model(config, embeddings, num_dense=NUM_DENSE)
 
 
 def _open_reader(recipe: JobRecipe, job_dir: Path, collectives: Collectives) -> CriteoReader:
@@ -171,7 +171,7 @@ def _open_reader(recipe: JobRecipe, job_dir: Path, collectives: Collectives) -> 
 
 
 def _prefetched(
-    config: TrainerConfig, model: Dlrm, reader: CriteoReader, collectives: Collectives, run: Run
+    config: TrainerConfig, model: RecipeModel, reader: CriteoReader, collectives: Collectives, run: Run
 ) -> PrefetchedBatches:
     train = config.train
     ahead = collectives.beside() if train.prefetch_depth else collectives

@@ -38,7 +38,8 @@ def batch(step: int, rank: int, world_size: int) -> Batch:
     cuts = [BATCH] * (world_size - 1) if step % 3 == 0 else np.sort(rng.integers(0, BATCH, world_size - 1))
     mine = np.split(np.arange(BATCH), cuts)[rank]
     labels, dense = (rng.random(BATCH) < 0.4).astype(np.float32), rng.standard_normal((BATCH, 13)).astype(np.float32)
-    return Batch(labels[mine], dense[mine], rng.integers(0, 30, (26, BATCH))[:, mine], BATCH)
+    ids = {f"C{column}": rng.integers(0, 30, BATCH)[mine] for column in range(1, 27)}
+    return Batch(labels[mine], dense[mine], ids, BATCH)
 
 
 class Trained:
