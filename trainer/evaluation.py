@@ -13,7 +13,7 @@ from torch import Tensor
 from ett.trainer.auc import auc
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.config import EvalConfig
-from ett.trainer.data.criteo import CriteoReader
+from ett.trainer.data.recipe_reader import RecipeReader
 from ett.trainer.dense.owned_tensor import owned_tensor
 from ett.trainer.dense.recipe_model import RecipeModel
 from ett.trainer.normalized_entropy import normalized_entropy
@@ -41,7 +41,7 @@ class HeldOutScore:
 def held_out_score(
     config: EvalConfig,
     model: RecipeModel,
-    reader: CriteoReader,
+    reader: RecipeReader,
     collectives: Collectives,
     stop_requested: Callable[[], bool],
 ) -> HeldOutScore | None:
@@ -66,7 +66,7 @@ def held_out_score(
 
 
 def _scored_batches(
-    config: EvalConfig, model: RecipeModel, reader: CriteoReader, stop_requested: Callable[[], bool]
+    config: EvalConfig, model: RecipeModel, reader: RecipeReader, stop_requested: Callable[[], bool]
 ) -> tuple[Tensor, Tensor] | None:
     """Return this rank's logits and labels; None where all ranks agreed to stop."""
     scores, labels = [torch.empty(0)], [torch.empty(0)]

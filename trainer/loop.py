@@ -75,7 +75,7 @@ class TrainingStep:
         """Return this rank's part of the loss; the gradients of its samples are in the parameters and the rows."""
         num_parts = self._config.train.accumulate
         micro_batches = MicroBatches(sparse, num_parts)
-        self._gradients.zero(lambda model: model(owned_tensor(batch.dense[:0]), sparse.leaves(slice(0))))
+        self._gradients.zero(lambda model: model(owned_tensor(batch.dense[:0]), sparse.leaves(slice(0, 0))))
         total = torch.zeros(())
         for number, (part, sparse_part) in enumerate(micro_batches):
             self.model.dropout.seed_step(self._config.train.seed, step, self._collectives.rank, number)

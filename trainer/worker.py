@@ -21,9 +21,8 @@ from ett.trainer.comm.process_group import join_process_group, leave_process_gro
 from ett.trainer.comm.said_once import say_once
 from ett.trainer.config import TrainerConfig
 from ett.trainer.data.config import DataConfig
-from ett.trainer.data.criteo import CriteoReader
-from ett.trainer.data.criteo_text import CATEGORIES
 from ett.trainer.data.generated_file import ensure_generated
+from ett.trainer.data.recipe_reader import RecipeReader, recipe_reader
 from ett.trainer.dense.recipe_model import RecipeModel, recipe_model
 from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
@@ -36,7 +35,7 @@ from ett.trainer.progress import ProgressLines
 from ett.trainer.recipe_tables import recipe_tables
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
 
-NUM_DENSE, NUM_TABLES = 13, 26
+CRITEO = DataConfig()
 PREEMPTED = 143
 METRICS, RESULT, TRACE = "metrics.jsonl", "result.json", "stages-rank{rank}.json"
 
@@ -93,7 +92,7 @@ def run_worker(run: Run, environ: Mapping[str, str]) -> int:
 def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Collectives, tiers: Tiers) -> int:
     config = recipe.trainer
     with run.span("model_build"):
-        model = build_model(config, collectives, tiers)
+        model = build_model(config, collectives, tiers, recipe.data)
         training_step = TrainingStep(config, model, collectives)
     with run.span("data_warmup"):
         reader = _open_reader(recipe, job_dir, collectives)
@@ -138,9 +137,11 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Co
     return 0
 
 
-def build_model(config: TrainerConfig, collectives: Collectives, tiers: Tiers = IN_MEMORY) -> RecipeModel:
+def build_model(
+    config: TrainerConfig, collectives: Collectives, tiers: Tiers = IN_MEMORY, data: DataConfig = CRITEO
+) -> RecipeModel:
     """Return the model of a recipe with its initial weights, the same dense ones on every rank."""
-    named = recipe_tables(config.model, config.sparse, CATEGORIES)
+    named = recipe_tables(config.model, config.sparse, data.id_features)
     tables = [
         EmbeddingBagConfig(
             table.own.num_embeddings,
@@ -153,13 +154,13 @@ def build_model(config: TrainerConfig, collectives: Collectives, tiers: Tiers = 
     ]
     settings = {f"t_{table.name}": table.settings for table in named}
     embeddings = JobTables(tables, settings, collectives, seed=config.train.seed, tiers=tiers)
-    return recipe_model(config, embeddings, num_dense=NUM_DENSE)
+    return recipe_model(config, embeddings, num_dense=data.num_dense)
 
 
-def _open_reader(recipe: JobRecipe, job_dir: Path, collectives: Collectives) -> CriteoReader:
+def _open_reader(recipe: JobRecipe, job_dir: Path, collectives: Collectives) -> RecipeReader:
     data, train = recipe.data, recipe.trainer.train
-    path = data.path or str(ensure_generated(data.generate, job_dir / "data"))
-    return CriteoReader(
+    path = data.path or str(ensure_generated(data.generate, job_dir / "data", data.format))
+    return recipe_reader(
         data,
         path,
         batch_size=train.batch_size,
@@ -171,7 +172,7 @@ def _open_reader(recipe: JobRecipe, job_dir: Path, collectives: Collectives) -> 
 
 
 def _prefetched(
-    config: TrainerConfig, model: RecipeModel, reader: CriteoReader, collectives: Collectives, run: Run
+    config: TrainerConfig, model: RecipeModel, reader: RecipeReader, collectives: Collectives, run: Run
 ) -> PrefetchedBatches:
     train = config.train
     ahead = collectives.beside() if train.prefetch_depth else collectives

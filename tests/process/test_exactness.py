@@ -8,6 +8,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from ett.trainer.loss_log import read_losses
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 RECIPE = str(PROGRAMS / "small_dlrm.toml")
+SEQUENCE = str(Path(__file__).parents[2] / "examples" / "sequence.toml")
 INTERVAL = 4  # of the checkpoints in RECIPE
 SAME = ("step", "cursor", "digest", "tables", "dense", "auc", "normalized_entropy", "held_out_rows", "loss_hex")
 
@@ -82,6 +84,19 @@ def test_a_restored_job_of_another_dense_part_ends_with_the_same_bits(
     whole = LaunchedJob(tmp_path_factory.mktemp("whole"))
     assert whole.run(*flags, RECIPE) == 0, whole.err
     assert job.run(*flags, *kills(random.Random(5), 3, Ended(whole).last_step), RECIPE) == 0, job.err
+    assert [end["reason"] for end in job.ends()] == ["failed", "failed", "completed"]
+    assert Ended(job).metrics == Ended(whole).metrics
+    assert Ended(job).facts == Ended(whole).facts
+
+
+def test_a_restored_job_of_a_sequence_model_ends_with_the_same_bits(
+    job: LaunchedJob, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    settings = ("data.generate.rows=1500", "train.batch_size=100", "checkpoint.interval=4 steps", "dense.parallel=ddp")
+    flags = ("--nproc", "2", *(word for setting in settings for word in ("--set", setting)))
+    whole = LaunchedJob(tmp_path_factory.mktemp("whole"))
+    assert whole.run(*flags, SEQUENCE) == 0, whole.err
+    assert job.run(*flags, *kills(random.Random(6), 2, Ended(whole).last_step), SEQUENCE) == 0, job.err
     assert [end["reason"] for end in job.ends()] == ["failed", "failed", "completed"]
     assert Ended(job).metrics == Ended(whole).metrics
     assert Ended(job).facts == Ended(whole).facts

@@ -16,9 +16,9 @@ from ett.trainer.worker import build_model, read_recipe, run_worker
 EXAMPLE = Path(__file__).parents[2] / "examples" / "criteo.toml"
 
 
-def written_recipe(folder: Path, *overrides: str) -> Path:
+def written_recipe(folder: Path, *overrides: str, example: Path = EXAMPLE) -> Path:
     path = folder / "recipe.json"
-    path.write_text(json.dumps(resolve(EXAMPLE, overrides).sections))
+    path.write_text(json.dumps(resolve(example, overrides).sections))
     return path
 
 
@@ -32,6 +32,15 @@ def test_a_worker_reads_what_the_recipe_said(tmp_path: Path) -> None:
 def test_the_example_builds_26_tables_of_torchrecs_names(tmp_path: Path) -> None:
     model = build_model(read_recipe(written_recipe(tmp_path)).trainer, LocalCollectives())
     assert [shard.name for shard in model.ebc.shards()] == [f"embedding_bags.t_C{i}" for i in range(1, 27)]
+
+
+@pytest.mark.parametrize("name", ["criteo", "criteo_dcn_v2", "sequence"])
+def test_each_example_names_a_model_that_its_data_can_feed(name: str, tmp_path: Path) -> None:
+    recipe = read_recipe(written_recipe(tmp_path, example=EXAMPLE.with_name(f"{name}.toml")))
+    model = build_model(recipe.trainer, LocalCollectives(), data=recipe.data)
+    fed = {feature for _, features in model.ebc.pooled for feature in features} | set(model.ebc.sequences)
+    assert fed == set(recipe.data.id_features)
+    assert recipe.trainer.model.kind == {"criteo": "dlrm", "criteo_dcn_v2": "dcn_v2", "sequence": "hstu"}[name]
 
 
 def test_the_seed_decides_the_first_rows(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
 from ett.trainer.pipeline.stage_clock import StageClock
 from ett.trainer.sparse.tiers.tiers import RankPlace, open_tiers
-from ett.trainer.worker import NUM_DENSE, NUM_TABLES, build_model
+from ett.trainer.worker import CRITEO, build_model
 
 _FEW_IDS = 20  # of the batches that collide with their neighbours in nearly every row
 
@@ -43,9 +43,9 @@ class _Batches:
         for step in range(self._workload["steps"]):
             cuts = np.sort(random.integers(0, size + 1, self._world_size - 1))
             mine = np.split(np.arange(size), cuts)[self._rank]
-            ids = zipf.draw(NUM_TABLES * size).reshape(NUM_TABLES, size)
+            ids = zipf.draw(len(CATEGORIES) * size).reshape(len(CATEGORIES), size)
             ids = ids % _FEW_IDS if step % 2 else ids
-            dense = random.standard_normal((size, NUM_DENSE)).astype(np.float32)
+            dense = random.standard_normal((size, CRITEO.num_dense)).astype(np.float32)
             labels = (random.random(size) < 0.4).astype(np.float32)
             self._taken = step + 1
             yield Batch(labels[mine], dense[mine], dict(zip(CATEGORIES, ids[:, mine], strict=True)), size)

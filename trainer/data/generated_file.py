@@ -13,11 +13,16 @@ from typing import IO
 from ett.os_failure import os_failure
 from ett.trainer.data.config import GenerateConfig
 from ett.trainer.data.generator import GENERATOR_VERSION, criteo_lines
+from ett.trainer.data.sequence_generator import NUM_ITEMS, sequence_tables
 
 
-def ensure_generated(config: GenerateConfig, folder: Path) -> Path:
-    """Return the generated file of (rows, seed) in `folder`, made if it is not there; safe to call from every rank."""
-    path = folder / f"criteo-v{GENERATOR_VERSION}-{config.rows}-rows-seed-{config.seed}.tsv"
+def ensure_generated(config: GenerateConfig, folder: Path, format_name: str = "criteo") -> Path:
+    """Return the generated file of config in `folder`, made if it is not there; safe to call from every rank."""
+    name = f"{format_name}-v{GENERATOR_VERSION}-{config.rows}-rows-seed-{config.seed}"
+    if format_name == "criteo":
+        path = folder / f"{name}.tsv"
+    else:
+        path = folder / f"{name}-{config.items}-items-{config.max_length}-long.parquet"
     folder.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return path
@@ -26,7 +31,10 @@ def ensure_generated(config: GenerateConfig, folder: Path) -> Path:
         for abandoned in folder.glob(f".{path.name}.*.tmp"):  # of a process that died; nobody writes without the lock
             abandoned.unlink()
         if not path.exists():
-            write_criteo(path, config.rows, config.seed)
+            if format_name == "criteo":
+                write_criteo(path, config.rows, config.seed)
+            else:
+                write_sequence(path, config.rows, config.seed, max_length=config.max_length, items=config.items)
     return path
 
 
@@ -44,15 +52,14 @@ def write_criteo(path: Path, rows: int, seed: int, *, packed: bool = False) -> i
     return path.stat().st_size
 
 
-def write_sequence(path: Path, rows: int, seed: int, *, max_length: int) -> int:
+def write_sequence(path: Path, rows: int, seed: int, *, max_length: int, items: int = NUM_ITEMS) -> int:
     """Write a Parquet file of histories like `write_criteo`. Raises: ConfigError: there is no pyarrow."""
     from ett.trainer.data.parquet_source import pyarrow_parquet
-    from ett.trainer.data.sequence_generator import sequence_tables
 
     parquet = pyarrow_parquet(str(path))
     with _named_when_whole(path) as unfinished:
         writer = None
-        for table in sequence_tables(rows, seed, max_length=max_length):
+        for table in sequence_tables(rows, seed, max_length=max_length, items=items):
             writer = writer or parquet.ParquetWriter(unfinished, table.schema, compression="zstd")
             writer.write_table(table)
         if writer is not None:

@@ -97,7 +97,7 @@ class SequenceReader(BatchStream[SequenceBatch]):
         self._config = config
         order = Order.of(config, seed)
         source: DataSource[ParquetWindow]
-        source = DataSource(_rows(config, path), order, batch_size=batch_size, epochs=epochs)
+        source = DataSource(sequence_rows(config, path), order, batch_size=batch_size, epochs=epochs)
         super().__init__(
             source,
             self._batch,
@@ -122,7 +122,8 @@ class SequenceReader(BatchStream[SequenceBatch]):
         return SequenceBatch(_tensor([labels]), features, global_size)
 
 
-def _rows(config: SequenceConfig, path: str) -> LabelledParquet:
+def sequence_rows(config: SequenceConfig, path: str) -> LabelledParquet:
+    """Return the rows of Parquet files at a path. Raises: DataError: they are no Parquet."""
     files = InputFiles(path)
     if files.format is not FileFormat.PARQUET:
         raise DataError(

@@ -1,9 +1,9 @@
 """User histories with a planted signal: seeded, of very uneven length, Zipf ids.
 
 Row n is a pure function of (seed, n), a user's history one of (seed, user). Lengths are log-normal: half of the users
-have fewer than 150 ids, one in a thousand is clipped at 21,000. Items follow a bounded Zipf law over a million; each
-has a taste and an appeal. A row's log-odds are the item's appeal, and its taste times that of the user's history: only
-a model that looks at both can see it.
+have fewer than 150 ids, one in a thousand is clipped at 21,000. Items follow a bounded Zipf law, over a million if
+nothing else is said; each has a taste and an appeal. A row's log-odds are the item's appeal, and its taste times that
+of the user's history: only a model that looks at both can see it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _USER, _ITEM, _USER_ID, _ITEM_ID, _LABEL, _HISTORY, _LENGTH_U, _LENGTH_V = range
 _TASTE_U, _TASTE_V, _APPEAL_U, _APPEAL_V = range(109, 113)
 
 
-def sequence_tables(rows: int, seed: int, *, max_length: int) -> Iterator[pa.Table]:
+def sequence_tables(rows: int, seed: int, *, max_length: int, items: int = NUM_ITEMS) -> Iterator[pa.Table]:
     """Yield tables of up to 4096 rows: label int8, user_id and item_id int64, history list<int64>."""
     import pyarrow as pa
 
     for first in range(0, rows, _GROUP_ROWS):
         numbers = np.arange(first, min(first + _GROUP_ROWS, rows), dtype=np.uint64)
         user = (draw_uniform(numbers, seed, _USER, 0) * NUM_USERS).astype(np.uint64)
-        item = _items(numbers, seed, _ITEM)
+        item = _items(numbers, seed, _ITEM, items)
         lengths = history_lengths(user, seed, max_length)
-        history = _items(_history_keys(user, lengths), seed, _HISTORY)
+        history = _items(_history_keys(user, lengths), seed, _HISTORY, items)
         label = draw_uniform(numbers, seed, _LABEL, 0) < _click_rate(item, history, lengths, seed)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32)
         yield pa.table(
@@ -65,9 +65,9 @@ def _history_keys(user: NDArray[np.uint64], lengths: NDArray[np.int64]) -> NDArr
     return (np.repeat(user, lengths) << np.uint64(32)) | place.astype(np.uint64)
 
 
-def _items(keys: NDArray[np.uint64], seed: int, salt: int) -> NDArray[np.uint64]:
+def _items(keys: NDArray[np.uint64], seed: int, salt: int, num_items: int = NUM_ITEMS) -> NDArray[np.uint64]:
     """Return an item for each key, by popularity from 0."""
-    return zipf_ranks(draw_uniform(keys, seed, salt, 0), NUM_ITEMS).astype(np.uint64)
+    return zipf_ranks(draw_uniform(keys, seed, salt, 0), num_items).astype(np.uint64)
 
 
 def _click_rate(
