@@ -22,7 +22,7 @@ from ett.checkpoint.direct_file import DirectFile
 from ett.checkpoint.store import Entry
 from ett.os_failure import os_failure
 
-DIRECT_BUFFER_BYTES = 8 << 20  # of a file that is being written; from 1 to 8 MiB the disk made no difference (ADR 0003)
+DIRECT_BUFFER_BYTES = 8 << 20  # of a file that is being written (ADR 0003)
 SMALLEST_DIRECT_READ_BYTES = 1 << 20
 COPY_BYTES = 4 << 20
 _TEMPORARY = ".tmp-"

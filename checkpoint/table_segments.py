@@ -15,8 +15,8 @@ from ett.checkpoint.segment import SegmentIdentity, StoredFile
 Bytes = NDArray[np.uint8]
 Ids = NDArray[np.int64]
 BLOCK_BYTES = 2 << 20  # of weights in a block: the unit of checksums and of what a restore may skip
-# Of weights and states in a segment: a thread of a save and of a restore holds one of them in memory. Larger ones were
-# no faster (docs/adr/0003-checkpoint-io.md), and a store of objects takes and gives 64 MiB in one request.
+# Of weights and states in a segment: each thread of a save or a restore holds one in memory, and a store of objects
+# takes and gives 64 MiB in one request.
 SEGMENT_BYTES = 64 << 20
 # All rows; of the rows that change often, those changed since the base; of the others, those since the last commit.
 TABLE_KINDS = ("base", "hot", "cold")

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-# Two a core keep a core busy while a write waits; from four to eight threads, two cores and one disk were no faster
-# (docs/adr/0003-checkpoint-io.md), and each takes a buffer.
+# Two a core: one works while the other waits for the disk. Measured with 1, 2 and 4 (docs/adr/0003-checkpoint-io.md);
+# each takes a buffer of a segment.
 MOST_THREADS = 4
 
 
