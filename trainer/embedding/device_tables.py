@@ -37,6 +37,7 @@ class DeviceTable(nn.Module):
             state.zero_()
 
     def begin_export(self) -> Tensor:
+        self._meet()
         return torch.arange(len(self.weight))
 
     def gather(self, ids: Tensor, out: TableRows) -> None:
@@ -46,6 +47,7 @@ class DeviceTable(nn.Module):
         return (ids >= 0) & (ids < len(self.weight))
 
     def begin_import(self, num_rows: int) -> None:
+        self._meet()
         self._imported = torch.zeros(len(self.weight), dtype=torch.bool)
 
     def import_rows(self, rows: TableRows) -> None:
@@ -65,6 +67,12 @@ class DeviceTable(nn.Module):
             for state in self.state_rows.values():
                 state[first + missing] = 0
         del self._imported
+        self._meet()
+
+    def _meet(self) -> None:
+        """Wait for the device: rows are copied by threads whose streams are not the one that trains."""
+        if self.weight.device.type == "cuda":
+            torch.cuda.synchronize(self.weight.device)
 
 
 @dataclass(frozen=True, slots=True)
