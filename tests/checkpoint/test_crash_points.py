@@ -163,4 +163,4 @@ def test_death_at_any_operation_of_a_restore_loses_nothing(two_commits: Path, tm
         survived = died is None
         assert holds(restored_world(folder, 2), 2)
         assert strays(folder) == []
-    assert fail_at > 10
+    assert fail_at > 5
