@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ett.checkpoint.sharded_tensor import local_part, whole
+from ett.checkpoint.table import copy_of_rows
 from ett.trainer.comm.collectives import Collectives, GroupCollectives, LocalCollectives
 from ett.trainer.config import DenseConfig, ModelConfig, SparseConfig, TrainConfig, TrainerConfig
 from ett.trainer.data.criteo import Batch
@@ -62,7 +63,7 @@ class Trained:
         for name, value in self.step.model.state_dict().items():
             self.found[f"weight.{name}"] = whole(value).numpy()
         for shard in self.step.model.ebc.shards():
-            self.found[f"rows.{shard.name}.{self._ranks.rank}"] = shard.export_rows().weights.numpy()
+            self.found[f"rows.{shard.name}.{self._ranks.rank}"] = copy_of_rows(shard).weights.numpy()
 
 
 def main(rank: int, world_size: int, store: str, out: Path) -> None:
