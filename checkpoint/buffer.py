@@ -15,7 +15,7 @@ from ett.checkpoint.canonical_json import seal, unseal
 from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_log import CommitLog, line_of_history, prepare_folder
 from ett.checkpoint.file_hash import is_intact
-from ett.checkpoint.incarnation import Epoch, created_now, epoch_open, open_epoch, writer_version
+from ett.checkpoint.incarnation import Epoch, created_now, epoch_open, life_of, new_write_id, open_epoch, writer_version
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.segment import StoredFile
 from ett.clock import Clock
@@ -63,7 +63,7 @@ def open_buffered_epoch(
             type="epoch_open",
             seq=max([newest + 1, *CommitLog(store.local).seqs()]) + 1,
             parent_seq=newest + 1,
-            write_id=uuid.uuid4().hex,
+            write_id=new_write_id(),
             epoch=number,
             job=job,
             created=created_now(clock),
@@ -71,7 +71,13 @@ def open_buffered_epoch(
         )
         state = next((commit for commit in line_of_history(known) if not commit.is_fresh), None)
         fence = epoch_open(
-            state, seq=newest + 1, epoch=number, job=job, world_size=world_size, created=created_now(clock)
+            state,
+            seq=newest + 1,
+            epoch=number,
+            job=job,
+            world_size=world_size,
+            created=created_now(clock),
+            life=life_of(ours),
         )
         CommitLog(store.local).append(ours)
         try:
@@ -81,7 +87,7 @@ def open_buffered_epoch(
             log.info("commit %d was taken while opening an epoch; trying the next", fence.seq)
             continue
         _forget_records(store.local, ours.seq)
-        return Epoch(epoch=number, seq=ours.seq), True
+        return Epoch(epoch=number, seq=ours.seq, life=life_of(ours)), True
     raise Conflict(
         f"other processes keep writing to {store.uri}",
         expected="one running job per checkpoint folder",

@@ -11,8 +11,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
+from ett.checkpoint.commit import Commit, parse_commit
+from ett.checkpoint.incarnation import life_of
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.store import Entry, ObjectReader, Store
+from ett.errors import CorruptState
 
 
 class BufferedStore:
@@ -48,8 +51,8 @@ class BufferedStore:
         return self._holder(name).size(name)
 
     def list(self, prefix: str) -> list[str]:
-        if not self.has_local_commits:
-            return self.remote.list(prefix)
+        if prefix == "commits":
+            return self._commits()
         return sorted({*self.local.list(prefix), *self.remote.list(prefix)})
 
     def entries(self, prefix: str) -> builtins.list[Entry]:
@@ -65,6 +68,18 @@ class BufferedStore:
         """Return where a name is: "local", "remote", both or neither."""
         return [tier for tier, store in (("local", self.local), ("remote", self.remote)) if has(store, name)]
 
+    def _commits(self) -> builtins.list[str]:
+        """Return the remote records, and those of the buffer that continue them.
+
+        What another host's life has gone past, and what was retired there, is not history any more.
+        """
+        remote = self.remote.list("commits")
+        if not self.has_local_commits:
+            return remote
+        newest = next((found for name in reversed(remote) if (found := _record(self.remote, name))), None)
+        local = [name for name in self.local.list("commits") if name > max(remote, default="")]
+        return remote + [name for name in local if _continues(_record(self.local, name), newest)]
+
     def _holder(self, name: str) -> Store:
         # A commit that both hold under one number: the remote one counts, the other's writer was overtaken.
         if name.startswith("commits/"):
@@ -78,3 +93,17 @@ def has(store: Store, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _record(store: Store, name: str) -> Commit | None:
+    try:
+        return parse_commit(store.read(name), name)
+    except (FileNotFoundError, CorruptState):
+        return None
+
+
+def _continues(local: Commit | None, newest: Commit | None) -> bool:
+    """Return whether a record of the buffer is of the life that owns the remote folder, or of one just before it."""
+    if local is None or newest is None:
+        return True  # a damaged one is shown as such
+    return local.epoch > newest.epoch or (local.epoch == newest.epoch and life_of(local) == life_of(newest))

@@ -10,7 +10,7 @@ from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history
 from ett.checkpoint.config import CheckpointConfig
-from ett.checkpoint.incarnation import Epoch
+from ett.checkpoint.incarnation import Epoch, life_of
 from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
 from ett.checkpoint.retention import sweep_orphans
 from ett.checkpoint.save import SavePlace
@@ -66,7 +66,7 @@ class BufferedTier:
         self._copies = {commit.seq: commit}
         if opened["is_pending"]:
             self.uploader.submit(commit)
-        return Epoch(epoch=opened["epoch"], seq=opened["seq"])
+        return Epoch(epoch=opened["epoch"], seq=opened["seq"], life=life_of(commit))
 
     def before_save(self) -> None:
         """Wait until the buffer has room for as much as the last save wrote, and drop copies that are not needed."""

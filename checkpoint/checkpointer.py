@@ -205,13 +205,13 @@ class Checkpointer:
         if self._tier is not None:
             return self._tier.open(restored)
 
-        def open_on_rank_zero() -> dict[str, int]:
+        def open_on_rank_zero() -> dict[str, int | str]:
             place = self._place
             epoch = open_epoch(
                 place.store, restored, job=place.run.job or "", world_size=place.ranks.world_size, clock=place.clock
             )
             sweep_orphans(place.store, epoch.epoch)
-            return {"epoch": epoch.epoch, "seq": epoch.seq}
+            return {"epoch": epoch.epoch, "seq": epoch.seq, "life": epoch.life}
 
         return Epoch(**on_rank_zero(self._place.ranks, open_on_rank_zero))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from ett.checkpoint.commit import Commit
@@ -15,14 +15,20 @@ from ett.errors import Conflict
 from ett.versions import ett_version
 
 log = logging.getLogger(__name__)
+LIFE_DIGITS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch:
-    """What a writer holds: its epoch and the newest commit, both as of its own last append."""
+    """What a writer holds: its epoch and the newest commit, both as of its own last append.
+
+    life: begins the write_id of every commit of this life; another host's buffer is told from it by that, for two
+    that die while they open an epoch can both have taken the same number.
+    """
 
     epoch: int
     seq: int
+    life: str = field(default="", compare=False)
 
     def after(self, seq: int) -> Epoch:
         return replace(self, seq=seq)
@@ -52,7 +58,7 @@ def open_epoch(store: Store, restored: Commit | None, *, job: str, world_size: i
         except Conflict:
             log.info("commit %d was taken while opening an epoch; trying the next", opened.seq)
             continue
-        return Epoch(epoch=opened.epoch, seq=opened.seq)
+        return Epoch(epoch=opened.epoch, seq=opened.seq, life=life_of(opened))
     raise Conflict(
         f"other processes keep writing to {store.uri}",
         expected="one running job per checkpoint folder",
@@ -60,7 +66,9 @@ def open_epoch(store: Store, restored: Commit | None, *, job: str, world_size: i
     )
 
 
-def epoch_open(restored: Commit | None, *, seq: int, epoch: int, job: str, world_size: int, created: str) -> Commit:
+def epoch_open(
+    restored: Commit | None, *, seq: int, epoch: int, job: str, world_size: int, created: str, life: str = ""
+) -> Commit:
     """Return the record that opens an epoch: it repeats the files of `restored`, or has none."""
     opened = restored or Commit(
         seq=seq,
@@ -84,12 +92,20 @@ def epoch_open(restored: Commit | None, *, seq: int, epoch: int, job: str, world
         type="epoch_open",
         seq=seq,
         parent_seq=restored.seq if restored else 0,
-        write_id=uuid.uuid4().hex,
+        write_id=new_write_id(life),
         epoch=epoch,
         job=job,
         created=created,
         writer_version=writer_version(),
     )
+
+
+def life_of(commit: Commit) -> str:
+    return commit.write_id[:LIFE_DIGITS]
+
+
+def new_write_id(life: str = "") -> str:
+    return life + uuid.uuid4().hex[len(life) :]
 
 
 def check_not_fenced(commits: CommitLog, epoch: Epoch) -> None:

@@ -14,7 +14,7 @@ from ett.checkpoint.commit import Commit, DenseEntry, TableEntry, commit_name, p
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.dense_segment import write_dense
 from ett.checkpoint.digest import combine
-from ett.checkpoint.incarnation import Epoch, check_not_fenced, created_now, writer_version
+from ett.checkpoint.incarnation import Epoch, check_not_fenced, created_now, new_write_id, writer_version
 from ett.checkpoint.ranks import Ranks, gather_or_raise, on_rank_zero
 from ett.checkpoint.rng_state import rng_state
 from ett.checkpoint.run_record import RunRecord
@@ -76,7 +76,7 @@ def _plan(place: SavePlace, epoch: Epoch, step: int, cursor: int) -> Json:
     return {
         # The epoch leads, so that what a dead life left unfinished is told from what a living one is writing.
         "ckpt_uuid": f"e{epoch.epoch:06d}-{uuid.uuid4().hex}",
-        "write_id": uuid.uuid4().hex,
+        "write_id": new_write_id(epoch.life),
         "seq": epoch.seq + 1,
         "step": step,
         "cursor": cursor,

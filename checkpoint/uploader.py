@@ -64,6 +64,7 @@ class Uploader:
         self._done: list[Uploaded] = []
         self._failure: EttError | None = None
         self._thread: threading.Thread | None = None
+        self._sent: set[str] = set()  # of the commit before: a chain lists most of its files again
         self.newest_remote = 0  # rank 0: the newest commit that this life has made there
 
     def submit(self, commit: Commit) -> None:
@@ -156,13 +157,14 @@ class Uploader:
 
     def _send(self, commit: Commit) -> None:
         fragments = {file.path for file in commit.fragments}
-        mine = self.share(commit)
+        mine = [file for file in self.share(commit) if file.path not in self._sent]
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="ckpt-send") as pool:
             list(pool.map(self._send_file, [file for file in mine if file.path not in fragments]))
             list(pool.map(self._send_file, [file for file in mine if file.path in fragments]))
             if self._rank == 0:
                 list(pool.map(self._wait_for, commit.fragments))
                 list(pool.map(lambda file: self._retried(lambda: check_size(self._store.remote, file)), mine))
+        self._sent = {file.path for file in self.share(commit)}
         if self._rank == 0:
             self._retried(lambda: CommitLog(self._store.remote).append(commit))
             retire(self._store.remote, self._keep_last)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,59 @@ def test_a_restart_on_another_host_takes_what_had_arrived_and_fences_the_uploads
     save(new, 5)
     new.checkpointer.close()
     assert remote_step(remote) == 5
+
+
+def test_a_buffer_that_another_host_has_gone_past_is_not_history(remote: Remote, tmp_path: Path) -> None:
+    """Host A dies with commits that were not sent, host B goes on from before them; then the job is on A again."""
+    first = started(remote, tmp_path / "a")
+    save(first, 1)
+    first.checkpointer._tier.uploader.drain()  # type: ignore[union-attr]
+    remote.gone_from = remote.num_changes + 1
+    for seed in (2, 3, 4):
+        save(first, seed)
+    die(first)
+    remote.gone_from = 0
+    second = started(remote, tmp_path / "b")
+    assert is_state(second, 1)
+    save(second, 7)
+    second.checkpointer.close()
+    third = started(remote, tmp_path / "a")
+    assert is_state(third, 7)
+    die(third)
+
+
+def test_two_hosts_that_died_opening_the_same_epoch_are_told_apart(remote: Remote, tmp_path: Path) -> None:
+    """Host A dies between its buffer's record and the remote one; host B then takes the same number of epoch."""
+    first = started(remote, tmp_path / "a")
+    save(first, 1)
+    first.checkpointer._tier.uploader.drain()  # type: ignore[union-attr]
+    remote.gone_from = remote.num_changes + 1
+    save(first, 2)
+    die(first)
+    with pytest.raises(Unreachable):
+        started(remote, tmp_path / "a")
+    remote.gone_from = 0
+    second = started(remote, tmp_path / "b")
+    assert is_state(second, 1)
+    assert second.checkpointer._epoch == replace(second.checkpointer._epoch, epoch=2)  # type: ignore[type-var]
+    third = started(remote, tmp_path / "a")
+    assert is_state(third, 1)
+    die(third)
+
+
+def test_a_death_while_an_epoch_is_opened_loses_nothing(remote: Remote, tmp_path: Path) -> None:
+    first = started(remote, tmp_path / "a")
+    remote.gone_from = remote.num_changes + 1
+    save(first, 1)
+    die(first)
+    for _ in range(2):
+        with pytest.raises(Unreachable):
+            started(remote, tmp_path / "a")
+    remote.gone_from = 0
+    again = started(remote, tmp_path / "a")
+    assert is_state(again, 1)
+    again.checkpointer.close()
+    assert remote_step(remote) == 1
 
 
 def test_a_full_buffer_holds_the_save_until_there_is_room(remote: Remote, tmp_path: Path) -> None:

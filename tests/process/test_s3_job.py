@@ -1,0 +1,130 @@
+"""A job whose checkpoints go to a real S3 server on a disk: killed ranks, a killed server, a server that comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from launched_job import PROGRAMS, LaunchedJob
+from wait import wait_until
+
+from ett.checkpoint.bench.seaweed import KEYS, find_weed, free_ports, s3_options, seaweed
+from ett.checkpoint.commit_log import CommitLog, line_of_history
+from ett.checkpoint.s3_store import S3Store
+from ett.checkpoint.verify import damage
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_weed() is None, reason="SeaweedFS is not installed: make peers"),
+]
+RECIPE = str(PROGRAMS / "small_dlrm.toml")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with seaweed(tmp_path_factory.mktemp("seaweed")) as (url, _):
+        yield url
+
+
+def bucket(url: str) -> S3Store:
+    """Return the folder of a new bucket."""
+    store = S3Store(f"s3://job-{uuid4().hex[:12]}/checkpoints", options=s3_options(url))
+    store.client.run(lambda: store.client.request("create_bucket"))
+    return store
+
+
+def environ(url: str) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": KEYS["key"],
+        "AWS_SECRET_ACCESS_KEY": KEYS["secret"],
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def digest(job: LaunchedJob) -> tuple[int, str]:
+    result = json.loads((job.job_dir / "result.json").read_text())
+    return result["step"], result["digest"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
+    """Where a job with local checkpoints ends that nothing happens to."""
+    job = LaunchedJob(tmp_path_factory.mktemp("whole"))
+    assert job.run("--nproc", "2", RECIPE) == 0, job.err
+    return digest(job)
+
+
+def assert_ended_well(job: LaunchedJob, store: S3Store, whole: tuple[int, str]) -> None:
+    assert digest(job) == whole
+    known, damaged = CommitLog(store).read_all()
+    assert not damaged
+    newest = line_of_history(known)[0]
+    assert (newest.step, newest.digest) == whole
+    assert all(damage(store, commit, "load") is None for commit in known.values())
+    assert store.unfinished() == {}
+    assert {r.data["tier"] for r in job.records("ckpt_commit")} == {"local", "remote"}
+    assert job.records("ckpt_upload")
+
+
+def test_a_job_killed_twice_ends_with_the_bits_of_one_that_saved_locally(
+    job: LaunchedJob, server: str, whole: tuple[int, str]
+) -> None:
+    store = bucket(server)
+    chaos = ("--chaos", "kill:rank=0,step=7", "--chaos", "kill:rank=1,step=14,attempt=2")
+    flags = ("--nproc", "2", "--set", f"checkpoint.uri={store.uri}", *chaos)
+    assert job.run(*flags, RECIPE, **environ(server)) == 0, job.err
+    assert [end["reason"] for end in job.ends()] == ["failed", "failed", "completed"]
+    assert_ended_well(job, store, whole)
+    listed = job.start_ett("checkpoint", "ls", "j", "--json", **environ(server))
+    assert listed.wait(timeout=60) == 0
+    rows = json.loads(job.out[job.out.index('{\n  "schema": "ett.checkpoint.ls/v1"') :])["data"]["commits"]
+    assert {row["tier"] for row in rows} == {"remote"}
+    assert rows[0]["step"] == whole[0]
+
+
+def test_a_host_that_is_lost_is_replaced_by_one_that_reads_the_bucket(
+    job: LaunchedJob, server: str, whole: tuple[int, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = bucket(server)
+    # A buffer without room: a save waits until the one before has arrived, so that something has at step 14.
+    sets = (f"checkpoint.uri={store.uri}", "checkpoint.buffer_bytes=1", "recovery.max_restarts=0")
+    flags = ("--nproc", "2", *(word for setting in sets for word in ("--set", setting)))
+    assert job.run(*flags, "--chaos", "kill:rank=1,step=14", RECIPE, **environ(server)) != 0
+    other = LaunchedJob(tmp_path_factory.mktemp("other"))  # nothing of the first host's disk
+    try:
+        assert other.run(*flags, RECIPE, **environ(server)) == 0, other.err
+        assert other.records("restore")[0].data["step"] in (8, 12)
+        assert digest(other) == whole
+    finally:
+        other.end()
+
+
+def test_training_goes_on_while_the_server_is_dead_and_sends_when_it_is_back(
+    job: LaunchedJob, tmp_path: Path, whole: tuple[int, str]
+) -> None:
+    ports = free_ports()
+    with ExitStack() as stack:
+        url, process = stack.enter_context(seaweed(tmp_path / "seaweed", ports))
+        store = bucket(url)
+        supervisor = job.start("--nproc", "2", "--set", f"checkpoint.uri={store.uri}", RECIPE, **environ(url))
+        wait_until(lambda: job.records("ckpt_commit"), 90, "a first commit")
+        process.kill()
+        process.wait()
+        wait_until(
+            lambda: (
+                any(r.data["step"] == whole[0] for r in job.records("ckpt_commit")) or supervisor.poll() is not None
+            ),
+            90,
+            "the last commit in the buffer",
+        )
+        assert supervisor.poll() is None, job.err  # it waits for its uploads
+        stack.enter_context(seaweed(tmp_path / "seaweed", ports))
+        assert supervisor.wait(timeout=90) == 0, job.err
+        assert_ended_well(job, store, whole)
