@@ -17,6 +17,7 @@ from ett.bench import BenchResult
 from ett.checkpoint.bench.bench_disk import WAYS, Disk, drop_from_cache
 from ett.checkpoint.bench.bench_process import measured_process
 from ett.checkpoint.bench.bench_run import QuietRun
+from ett.checkpoint.bench.bench_s3 import upload_figure
 from ett.checkpoint.bench.bench_tables import bench_model, forget, has_its_bits, tables_of
 from ett.checkpoint.checkpointer import Checkpointer
 from ett.checkpoint.config import CheckpointConfig
@@ -35,10 +36,10 @@ def run(quick: bool, path: Path = _WORKLOAD) -> BenchResult:
         rates, detail = _beside_each_other(workload, folder, quick)
         memory = measured_process({**workload, "what": "memory", "quick": quick}, folder)
         growth = measured_process({**workload, "what": "growth", "quick": quick}, folder)
+        s3, sent = upload_figure(workload, folder / "s3", quick)
     extra = Measured(name="extra_memory_mib", unit="MiB", samples=memory["extra_mib"], reason=memory["reason"])
     grown = Measured(name="growth_over_500_saves", unit="", samples=[growth["worst"]], reason=growth["reason"])
-    s3 = Measured(name="s3_vs_plain_parallel_upload", unit="", reason="stores of objects are not measured here yet")
-    return BenchResult(figures=[*rates, extra, grown, s3], detail={**detail, "growth": growth})
+    return BenchResult(figures=[*rates, extra, grown, s3], detail={**detail, **sent, "growth": growth})
 
 
 class _Ours:
