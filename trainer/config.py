@@ -137,6 +137,7 @@ class DenseConfig:
     # How gradients are summed over ranks: in buckets of ours, by DistributedDataParallel, or with the parameters and
     # their optimizer state sharded (fully_shard). docs/core.md says where they differ.
     parallel: Literal["buckets", "ddp", "fsdp"] = "buckets"
+    device: Literal["cpu", "cuda", "auto"] = "cpu"  # where it computes; auto: a GPU where there is one
     precision: Literal["float32", "bfloat16"] = "float32"  # of the computing; weights, sums and states are float32
 
     def __post_init__(self) -> None:

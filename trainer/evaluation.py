@@ -14,6 +14,7 @@ from ett.trainer.auc import auc
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.config import EvalConfig
 from ett.trainer.data.recipe_reader import RecipeReader
+from ett.trainer.dense.device import moved
 from ett.trainer.dense.owned_tensor import owned_tensor
 from ett.trainer.dense.recipe_model import RecipeModel
 from ett.trainer.normalized_entropy import normalized_entropy
@@ -69,6 +70,7 @@ def _scored_batches(
     config: EvalConfig, model: RecipeModel, reader: RecipeReader, stop_requested: Callable[[], bool]
 ) -> tuple[Tensor, Tensor] | None:
     """Return this rank's logits and labels; None where all ranks agreed to stop."""
+    device = next(model.parameters()).device
     scores, labels = [torch.empty(0)], [torch.empty(0)]
     num_rows = 0
     with torch.no_grad(), closing(reader.heldout_batches(config.batch_size)) as batches:
@@ -76,7 +78,8 @@ def _scored_batches(
             looked_up = model.ebc.look_up(batch.features, STOP if stop_requested() else 0)
             if looked_up.control & STOP:
                 return None
-            scores.append(model(owned_tensor(batch.dense), looked_up.inputs))
+            sparse = looked_up.inputs.leaves(slice(0, len(batch.labels)), device)
+            scores.append(model(moved(owned_tensor(batch.dense), device), sparse).cpu())
             labels.append(owned_tensor(batch.labels))
             num_rows += batch.global_size
             if config.max_rows and num_rows >= config.max_rows:

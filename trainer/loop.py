@@ -23,6 +23,7 @@ from ett.trainer.comm.collectives import Collectives
 from ett.trainer.config import TrainerConfig
 from ett.trainer.data.criteo import Batch
 from ett.trainer.dense.adam import DenseAdam
+from ett.trainer.dense.device import CPU, moved
 from ett.trainer.dense.gradient_sums import gradient_sums
 from ett.trainer.dense.micro_batches import MicroBatches
 from ett.trainer.dense.owned_tensor import owned_tensor
@@ -48,9 +49,12 @@ class Progress:
 class TrainingStep:
     """Model, optimizers and exchange of one rank; `take` is one optimizer step."""
 
-    def __init__(self, config: TrainerConfig, model: RecipeModel, collectives: Collectives) -> None:
-        self._config, self._collectives = config, collectives
-        self.model = model
+    def __init__(
+        self, config: TrainerConfig, model: RecipeModel, collectives: Collectives, device: torch.device = CPU
+    ) -> None:
+        """Args: device: where the dense part computes; it is moved there. Tables stay where they are."""
+        self._config, self._collectives, self.device = config, collectives, device
+        self.model = model.to(device)
         self._gradients = gradient_sums(config.dense, model, collectives)
         self.optimizer = DenseAdam(model, config.optimizer)
 
@@ -74,14 +78,17 @@ class TrainingStep:
     def _forward_backward(self, step: int, batch: Batch, sparse: SparseInputs) -> Tensor:
         """Return this rank's part of the loss; the gradients of its samples are in the parameters and the rows."""
         num_parts = self._config.train.accumulate
-        micro_batches = MicroBatches(sparse, num_parts)
-        self._gradients.zero(lambda model: model(owned_tensor(batch.dense[:0]), sparse.leaves(slice(0, 0))))
-        total = torch.zeros(())
+        device = self.device
+        micro_batches = MicroBatches(sparse, num_parts, device)
+        self._gradients.zero(
+            lambda model: model(moved(owned_tensor(batch.dense[:0]), device), sparse.leaves(slice(0, 0), device))
+        )
+        total = torch.zeros((), device=device)
         for number, (part, sparse_part) in enumerate(micro_batches):
             self.model.dropout.seed_step(self._config.train.seed, step, self._collectives.rank, number)
             with self._gradients.one_pass(is_last=number == num_parts - 1):
-                logits = self._gradients.model(owned_tensor(batch.dense[part]), sparse_part)
-                labels = owned_tensor(batch.labels[part])
+                logits = self._gradients.model(moved(owned_tensor(batch.dense[part]), device), sparse_part)
+                labels = moved(owned_tensor(batch.labels[part]), device)
                 loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / batch.global_size
                 torch.autograd.backward(loss)
             total += loss.detach()

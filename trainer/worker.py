@@ -23,6 +23,7 @@ from ett.trainer.config import TrainerConfig
 from ett.trainer.data.config import DataConfig
 from ett.trainer.data.generated_file import ensure_generated
 from ett.trainer.data.recipe_reader import RecipeReader, recipe_reader
+from ett.trainer.dense.device import dense_device
 from ett.trainer.dense.recipe_model import RecipeModel, recipe_model
 from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
@@ -49,6 +50,15 @@ class JobRecipe:
     checkpoint: CheckpointConfig
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What a rank trains with beside its recipe: the other ranks, where rows lie, where the dense part computes."""
+
+    collectives: Collectives
+    tiers: Tiers
+    device: torch.device
+
+
 def read_recipe(path: Path) -> JobRecipe:
     """Build the config dataclasses again from a job's resolved recipe."""
     try:
@@ -71,12 +81,13 @@ def run_worker(run: Run, environ: Mapping[str, str]) -> int:
     config = recipe.trainer
     with run.span("device_init"):
         torch.set_num_threads(config.dense.threads)
+        device = dense_device(config.dense.device, int(environ.get("LOCAL_RANK", "0")))
     with run.span("process_group"):
-        collectives, store = join_process_group(environ, config.train.comm_timeout_s)
+        collectives, store = join_process_group(environ, config.train.comm_timeout_s, device)
     try:
         place = RankPlace(job_dir=run.job_dir, rank=collectives.rank, world_size=collectives.world_size)
         with open_tiers(config.sparse, place) as tiers:
-            return _train_and_score(run, run.job_dir, recipe, collectives, tiers)
+            return _train_and_score(run, run.job_dir, recipe, Places(collectives, tiers, device))
     except EttError as err:
         # torch keeps fully_shard's process groups for as long as the process lives.
         may_live_on = environ.get(FOLDER_VARIABLE) and config.dense.parallel != "fsdp"
@@ -89,11 +100,11 @@ def run_worker(run: Run, environ: Mapping[str, str]) -> int:
         leave_process_group()
 
 
-def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, collectives: Collectives, tiers: Tiers) -> int:
-    config = recipe.trainer
+def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, places: Places) -> int:
+    config, collectives = recipe.trainer, places.collectives
     with run.span("model_build"):
-        model = build_model(config, collectives, tiers, recipe.data)
-        training_step = TrainingStep(config, model, collectives)
+        model = build_model(config, collectives, places.tiers, recipe.data)
+        training_step = TrainingStep(config, model, collectives, places.device)
     with run.span("data_warmup"):
         reader = _open_reader(recipe, job_dir, collectives)
     batches = _prefetched(config, model, reader, collectives, run)

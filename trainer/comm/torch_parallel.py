@@ -62,12 +62,15 @@ class ShardedGradients:
     """Each rank has its part of every parameter, of its gradient and of its optimizer state."""
 
     def __init__(self, model: nn.Module, collectives: Collectives) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         self._collectives = collectives
+        # Without a mesh it would take a GPU wherever there is one.
+        mesh = init_device_mesh(next(model.parameters()).device.type, (collectives.world_size,))
         for part in _parts_with_parameters(model):
-            fully_shard(part)
-        fully_shard(model)
+            fully_shard(part, mesh=mesh)
+        fully_shard(model, mesh=mesh)
         self._sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
         for module in self._sharded:
             module.set_gradient_divide_factor(1.0)

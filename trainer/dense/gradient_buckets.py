@@ -33,7 +33,7 @@ class GradientBuckets:
         for group in _groups([(name, param.numel()) for name, param in named], bucket_bytes // 4):
             sizes = [_padded(named[i][1].numel()) for i in group]
             is_last = group[-1] == len(named) - 1
-            bucket = torch.zeros(sum(sizes) + is_last)
+            bucket = torch.zeros(sum(sizes) + is_last, device=named[group[0]][1].device)
             for i, part in zip(group, torch.split(bucket[: sum(sizes)], sizes), strict=True):
                 param = named[i][1]
                 param.grad = part[: param.numel()].view_as(param)

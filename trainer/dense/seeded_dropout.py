@@ -16,17 +16,21 @@ class SeededDropout(nn.Module):
         super().__init__()
         self._share = share
         self._generator = torch.Generator()
+        self._seed = 0
 
     def seed_step(self, seed: int, step: int, rank: int, micro_batch: int = 0) -> None:
         """Fix the masks of one micro-batch of one step on one rank."""
         key = mix(np.array([seed], U64))
         for part in (step, rank, micro_batch):
             key = mix(key + U64(part) + U64(1))
-        self._generator.manual_seed(int(key[0] >> U64(1)))
+        self._seed = int(key[0] >> U64(1))
+        self._generator.manual_seed(self._seed)
 
     def forward(self, values: Tensor) -> Tensor:
         """Zero a share of the values and scale the others up, in training mode only."""
         if not self.training or self._share == 0.0:
             return values
-        kept = torch.rand(values.shape, generator=self._generator).ge_(self._share)
+        if self._generator.device != values.device:
+            self._generator = torch.Generator(values.device).manual_seed(self._seed)
+        kept = torch.rand(values.shape, generator=self._generator, device=values.device).ge_(self._share)
         return values * kept.div_(1.0 - self._share)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ett.trainer.data.columns import Column, Columns, Jagged
+from ett.trainer.dense.device import CPU, moved
 from ett.trainer.embedding.feature_ids import starts_of
 from ett.trainer.embedding.table_config import PoolingType
 from ett.trainer.jagged import JaggedTensor
@@ -73,11 +74,11 @@ class SparseInputs:
         """Return all that wants a gradient."""
         return [*self.pooled, *(rows.values() for rows in self.sequences.values())]
 
-    def leaves(self, examples: slice) -> SparseInputs:
-        """Return those of consecutive examples as leaves of their own."""
+    def leaves(self, examples: slice, device: torch.device = CPU) -> SparseInputs:
+        """Return those of consecutive examples as leaves of their own, on a device."""
         return SparseInputs(
-            [sums.detach()[examples].requires_grad_() for sums in self.pooled],
-            {name: _leaf(rows, examples) for name, rows in self.sequences.items()},
+            [moved(sums.detach()[examples], device).requires_grad_() for sums in self.pooled],
+            {name: _leaf(rows, examples, device) for name, rows in self.sequences.items()},
         )
 
 
@@ -156,10 +157,11 @@ class TableOutputs:
         return leaf_ND
 
 
-def _leaf(rows: JaggedTensor, examples: slice) -> JaggedTensor:
+def _leaf(rows: JaggedTensor, examples: slice, device: torch.device) -> JaggedTensor:
     offsets = rows.offsets()
     part = slice(int(offsets[examples.start]), int(offsets[examples.stop]))
-    return JaggedTensor(rows.values().detach()[part].requires_grad_(), lengths=rows.lengths()[examples])
+    values = moved(rows.values().detach()[part], device).requires_grad_()
+    return JaggedTensor(values, lengths=moved(rows.lengths()[examples], device))
 
 
 def ids_of(column: Column) -> Ids:

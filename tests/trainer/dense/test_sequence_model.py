@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,20 @@ import torch
 from ett.errors import ConfigError
 from ett.trainer.auc import auc
 from ett.trainer.comm.collectives import LocalCollectives
-from ett.trainer.config import DenseConfig, ModelConfig, OptimizerConfig, SparseConfig, TrainConfig, TrainerConfig
+from ett.trainer.config import (
+    DenseConfig,
+    EvalConfig,
+    ModelConfig,
+    OptimizerConfig,
+    SparseConfig,
+    TrainConfig,
+    TrainerConfig,
+)
 from ett.trainer.data.columns import Columns, Jagged
 from ett.trainer.dense.recipe_model import recipe_model
 from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
+from ett.trainer.evaluation import held_out_score
 from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import ReadyBatch
 from ett.trainer.pipeline.stage_clock import StageClock
@@ -149,6 +158,40 @@ def test_pooled_rows_and_dense_features_stand_beside_the_history() -> None:
     assert dense.grad is not None and dense.grad.any(dim=1).all()
     grads = [rows.grad_fn is not None for rows in looked_up.inputs.values()]
     assert all(grads)
+
+
+@dataclass
+class HeldOut:
+    """Two batches; of three ranks, one has no example."""
+
+    rank: int
+    world_size: int
+    of_one_class: bool
+
+    def heldout_batches(self, batch_size: int) -> Generator[SequenceBatch, None, None]:
+        cuts = [slice(0, BATCH)] if self.world_size == 1 else [slice(0, 100), slice(100, 100), slice(100, BATCH)]
+        for number in (1, 2):
+            scored: SequenceBatch = batch(number, cuts[self.rank])
+            labels = np.zeros_like(scored.labels) if self.of_one_class else scored.labels
+            yield replace(scored, labels=labels)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_uneven_ranks_score_what_one_does(on_ranks: OnRanks, precision: Any) -> None:
+    config = replace(CONFIG, dense=DenseConfig(precision=precision))
+
+    def body(collectives: Any, of_one_class: bool = False) -> Any:
+        reader: Any = HeldOut(collectives.rank, collectives.world_size, of_one_class)
+        model = recipe_model(config, tables(collectives, config), num_dense=0)
+        return held_out_score(EvalConfig(), model, reader, collectives, lambda: False)
+
+    together, alone = on_ranks(3, body), body(LocalCollectives())
+    assert together == [together[0]] * 3
+    # A few pairs whose scores are nearly equal may change places.
+    assert together[0].auc == pytest.approx(alone.auc, abs=1e-3 if precision == "float32" else 2e-2)
+    assert together[0].num_rows == alone.num_rows == 2 * BATCH
+    one_class = on_ranks(3, lambda c: body(c, of_one_class=True))[0]
+    assert one_class.as_json() == {"auc": None, "normalized_entropy": None, "held_out_rows": 2 * BATCH}
 
 
 def test_a_history_whose_rows_are_pooled_is_refused() -> None:
