@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -256,3 +258,25 @@ def test_a_bucket_that_ignores_conditions_is_refused(store: S3Store, monkeypatch
     with pytest.raises(ConfigError, match="second writer") as raised:
         prepare_folder(store)
     assert raised.value.code == "F007"
+
+
+_FORKS = """
+import os, sys
+from s3_servers import s3_store
+store = s3_store(sys.argv[1])
+store.create("a", b"before")
+child = os.fork()
+if child == 0:
+    os._exit(0 if store.read("a") == b"before" else 1)
+assert os.waitpid(child, 0)[1] == 0
+store.create("b", b"after")
+"""
+
+
+@pytest.mark.slow
+def test_a_store_that_was_used_works_in_a_fork_and_in_its_parent(moto: S3Server) -> None:
+    """fsspec's loop is a thread, which a fork does not copy: a child that went on with it would wait for ever."""
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-c", _FORKS, moto.url]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, timeout=60, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
