@@ -9,6 +9,7 @@ if __name__ != "ett.trainer":
     raise ImportError(f"import this package as ett.trainer, not as {__name__} (docs/adr/0001-folders-at-the-root.md)")
 
 if TYPE_CHECKING:
+    from ett.trainer.embedding.cache_params import CacheParams
     from ett.trainer.embedding.embedding_bag_collection import EmbeddingBagCollection
     from ett.trainer.embedding.embedding_collection import EmbeddingCollection
     from ett.trainer.embedding.fused_optimizer import EmbOptimType, FusedParams
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ett.trainer.jagged import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 __all__ = [
+    "CacheParams",
     "DataType",
     "EmbOptimType",
     "EmbeddingBagCollection",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CacheParams": "embedding.cache_params",
     "DataType": "embedding.table_config",
     "EmbOptimType": "embedding.fused_optimizer",
     "EmbeddingBagCollection": "embedding.embedding_bag_collection",

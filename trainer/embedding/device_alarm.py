@@ -1,7 +1,8 @@
 """What was wrong with a batch on a device, and how the host learns of it without waiting.
 
 Kernels count in the words of the batch's report: gradients that are not finite, and for each block of tables the wrong
-ids and how far before the end the first one stands. The words are copied to the host behind the kernels.
+ids, how far before the end the first one stands, and how many slots its caches lack. The words are copied to the host
+behind the kernels.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class BatchReport:
-    words: Tensor  # int64 [1 + 2 * blocks], on the device; 0: nothing wrong
+    words: Tensor  # int64 [1 + 2 * blocks], or with caches [1 + 4 * blocks], on the device; 0: nothing wrong
     words_of_ids: list[Tensor]  # int64 [2] of each block: parts of `words`
+    words_of_caches: list[Tensor]  # the same, for weights and for states; empty without caches
     ids: list[Tensor] = field(default_factory=list)  # int64 [L] of each block
     offsets: list[Tensor] = field(default_factory=list)  # int64 [F * B + 1]
     is_told: bool = False  # what is wrong was said already
@@ -29,6 +31,8 @@ class WrongBatch:
     block: int
     bag: int  # of the block: the one with that id
     num_bags: int
+    num_short: int = 0  # slots, of the cache of the block's weights or states
+    of_states: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +48,21 @@ class _Sent:
 class DeviceAlarm:
     """The reports of one collection that the host has not read yet."""
 
-    def __init__(self, device: torch.device, num_blocks: int) -> None:
-        self._device, self._num_blocks = device, num_blocks
+    def __init__(self, device: torch.device, num_blocks: int, *, has_caches: bool = False) -> None:
+        self._device, self._num_blocks, self._has_caches = device, num_blocks, has_caches
         self._unsent: BatchReport | None = None  # of a batch that was looked up, and may yet come back with gradients
         self._sent: deque[_Sent] = deque()
         self._unused: list[Tensor] = []
 
     def new_report(self) -> BatchReport:
-        words = torch.zeros(1 + 2 * self._num_blocks, dtype=torch.int64, device=self._device)
-        of_ids = [words[1 + 2 * block : 3 + 2 * block] for block in range(self._num_blocks)]
-        self._unsent = BatchReport(words, of_ids)
-        return self._unsent
+        num_pairs = self._num_blocks * (1 + self._has_caches)
+        words = torch.zeros(1 + 2 * num_pairs, dtype=torch.int64, device=self._device)
+        pairs = [words[1 + 2 * number : 3 + 2 * number] for number in range(num_pairs)]
+        return BatchReport(words, pairs[: self._num_blocks], pairs[self._num_blocks :])
+
+    def expect(self, report: BatchReport) -> None:
+        """The batch was looked up: it is sent with its gradients, or before the next question."""
+        self._unsent = report
 
     def send(self, report: BatchReport) -> None:
         """Have the words, as the kernels launched so far leave them, come to the host."""
@@ -90,10 +98,11 @@ class DeviceAlarm:
             self.send(self._unsent)
 
     def _read(self, sent: _Sent) -> WrongBatch | None:
-        num_not_finite, *of_ids = sent.words.tolist()
+        num_not_finite, *of_blocks = sent.words.tolist()
+        of_ids, of_caches = of_blocks[: 2 * self._num_blocks], of_blocks[2 * self._num_blocks :]
         self._unused.append(sent.words)
         report = sent.report
-        if report.is_told or not (num_not_finite or any(of_ids)):
+        if report.is_told or not (num_not_finite or any(of_blocks)):
             return None
         report.is_told = True
         for block, (count, before_end) in enumerate(zip(of_ids[::2], of_ids[1::2], strict=True)):
@@ -102,4 +111,7 @@ class DeviceAlarm:
                 position = len(ids) - before_end
                 bag = int(torch.searchsorted(offsets[1:], position, right=True))
                 return WrongBatch(count, int(ids[position]), block, bag, len(offsets) - 1)
+        for number, num_short in enumerate(of_caches):
+            if num_short:
+                return WrongBatch(0, 0, number // 2, 0, 0, num_short, bool(number % 2))
         return WrongBatch(0, 0, 0, 0, 0)

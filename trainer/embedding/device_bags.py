@@ -8,8 +8,9 @@ Shapes: B examples, F features of a block, L ids, D elements of a row; bag f * B
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ett.errors import ConfigError, DataError
+from ett.trainer.embedding.batches_ahead import BatchesAhead, Flight
 from ett.trainer.embedding.device_alarm import BatchReport, DeviceAlarm, WrongBatch
+from ett.trainer.embedding.device_cache import WEIGHT
 from ett.trainer.embedding.device_tables import Block
 from ett.trainer.embedding.feature_ids import Slot
 from ett.trainer.embedding.table_config import EmbeddingConfig
@@ -25,7 +28,7 @@ from ett.trainer.jagged import KeyedJaggedTensor
 from ett.trainer.jagged.segments import gather_segments, offsets_of
 from ett.trainer.kernels.feature_rows import FeatureRows
 from ett.trainer.kernels.rows import apply_gradients, count_not_finite, gather_rows, locate_rows, pool_rows
-from ett.trainer.kernels.segments import RowGradients, segments_of
+from ett.trainer.kernels.segments import RowGradients, Segments, segments_of
 
 
 class DeviceBags:
@@ -35,29 +38,98 @@ class DeviceBags:
         self._slots, self._configs = slots, configs
         self.blocks = [BlockBags(block, slots, configs) for block in blocks]
         self._leaf = torch.zeros((), requires_grad=True)  # makes autograd call backward; gets no gradient
-        self._alarm = DeviceAlarm(blocks[0].weights.device, len(blocks))
+        device = blocks[0].weights.device
+        self._alarm = DeviceAlarm(device, len(blocks), has_caches=blocks[0].cache is not None)
+        self._ahead = None if blocks[0].cache is None else BatchesAhead(device)
+        self._announced: deque[tuple[KeyedJaggedTensor, _Batch]] = deque()
+
+    def prefetch(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> None:
+        """Have the rows of a batch on their way; `pooled` is called with the batches in the same order."""
+        if self._ahead is None:
+            return
+        self._raise_for(self._alarm.known())
+        self._check(features)
+        self._announced.append((features, self._batch_ahead(self._ahead, features, is_weighted=is_weighted)))
 
     def pooled(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> Tensor:
         """Return float32 [B, C], the slots' columns; the backward pass updates the rows.
 
-        Raises: ConfigError: a feature is missing. DataError: an earlier batch was wrong, see `check`.
+        Raises: ConfigError: a feature is missing, or a batch was prefetched and this is not it.
+            DataError: an earlier batch was wrong, see `check`.
         """
         self._raise_for(self._alarm.known())
         self._check(features)
         weights = features.weights() if is_weighted else None
-        report = self._alarm.new_report()
-        of_blocks = zip(self.blocks, report.words_of_ids, strict=True)
-        bags = [block.bags(features, words, is_weighted=is_weighted) for block, words in of_blocks]
-        report.ids, report.offsets = [each.ids_L for each in bags], [each.offsets for each in bags]
-        if not torch.is_grad_enabled():
-            self._alarm.send(report)
-        batch = _Batch(bags, report)
+        is_next = bool(self._announced) and self._announced[0][0] is features
+        if self._ahead is None:
+            batch = self._batch(features, is_weighted=is_weighted)
+        elif is_next or torch.is_grad_enabled():
+            batch = self._next_batch(self._ahead, features, is_weighted=is_weighted)
+        else:
+            return self._read_through(self._ahead, features, is_weighted=is_weighted)
+        self._alarm.expect(batch.report) if torch.is_grad_enabled() else self._alarm.send(batch.report)
         out: Tensor = _Pool.apply(self, batch, weights, self._leaf)  # type: ignore[no-untyped-call]
         return out
 
     def check(self) -> None:
-        """Wait for the device. Raises: DataError: a batch had an id out of range, or a gradient was not finite."""
+        """Wait for the device.
+
+        Raises: DataError: a batch had an id out of range, or a gradient was not finite. ConfigError: a batch had no
+            room in the cache.
+        """
         self._raise_for(self._alarm.waited_for())
+
+    def _batch(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> _Batch:
+        report = self._alarm.new_report()
+        of_blocks = zip(self.blocks, report.words_of_ids, strict=True)
+        bags = [block.bags(features, words, is_weighted=is_weighted) for block, words in of_blocks]
+        report.ids, report.offsets = [each.ids_L for each in bags], [each.offsets for each in bags]
+        return _Batch(bags, report)
+
+    def _batch_ahead(self, ahead: BatchesAhead, features: KeyedJaggedTensor, *, is_weighted: bool) -> _Batch:
+        """Return a batch whose rows are in the caches once `Flight.take` was called."""
+        with ahead.announced() as flight:
+            if ahead.stream is not None:
+                features.record_stream(ahead.stream)
+            flight.epoch = self._epoch()
+            batch = self._batch(features, is_weighted=is_weighted)
+            parts = zip(self.blocks, batch.bags, batch.report.words_of_caches, strict=True)
+            bags = [block.placed(of_block, flight, words) for block, of_block, words in parts]
+            return _Batch(bags, batch.report, flight)
+
+    def _next_batch(self, ahead: BatchesAhead, features: KeyedJaggedTensor, *, is_weighted: bool) -> _Batch:
+        found, batch = self._announced.popleft() if self._announced else (None, None)
+        if found is not None and found is not features:
+            self._announced.appendleft((found, batch))  # type: ignore[arg-type]
+            raise ConfigError(
+                "a batch was prefetched, and another one is looked up",
+                expected="the very features that were given to prefetch, in the same order",
+            )
+        if (
+            batch is None or batch.flight is None or batch.flight.epoch != self._epoch()
+        ):  # or rows were loaded meanwhile
+            batch = self._batch_ahead(ahead, features, is_weighted=is_weighted)
+        assert batch.flight is not None
+        batch.flight.take()
+        return batch
+
+    def _read_through(self, ahead: BatchesAhead, features: KeyedJaggedTensor, *, is_weighted: bool) -> Tensor:
+        ahead.join()
+        batch = self._batch(features, is_weighted=is_weighted)
+        self._alarm.send(batch.report)
+        return self.joined([block.read_through(bags) for block, bags in zip(self.blocks, batch.bags, strict=True)])
+
+    def _epoch(self) -> int:
+        return sum(block.times_forgotten for block in self.blocks)
+
+    def _check_flight(self, flight: Flight) -> None:
+        if not flight.is_done and flight.epoch == self._epoch():
+            return
+        why = "twice for a batch" if flight.is_done else "for a batch after rows were loaded"
+        raise ConfigError(
+            f"backward was called {why}, and its rows may have left the cache",
+            expected="one backward for each forward, before rows are loaded",
+        )
 
     def joined(self, values: Sequence[Tensor]) -> Tensor:
         """Return the blocks' columns in the order of the slots."""
@@ -71,11 +143,15 @@ class DeviceBags:
 
     def apply_gradients(self, batch: _Batch, grads_BC: Tensor) -> None:
         """Update the rows, unless something is wrong with the batch."""
+        if batch.flight is not None:
+            self._check_flight(batch.flight)
         grads_BC = grads_BC.contiguous()
         count_not_finite(grads_BC, batch.report.words)
         self._alarm.send(batch.report)
         for block, bags in zip(self.blocks, batch.bags, strict=True):
             block.update(bags, block.divided(bags, block.columns_of(grads_BC)), batch.report.words)
+        if batch.flight is not None:
+            batch.flight.is_done = True
 
     def weight_gradients(self, batch: _Batch, weights: Tensor, grads_BC: Tensor) -> Tensor:
         """Return the gradient of the ids' weights; before the rows are updated."""
@@ -111,6 +187,15 @@ class DeviceBags:
                 expected=f"ids in [0, {table.num_embeddings})",
                 do="raise num_embeddings; the newest checkpoint is from before this batch",
             )
+        if found.num_short:
+            block = self.blocks[found.block]
+            raise ConfigError(
+                f"tables {', '.join(block.table_names)}: their cache of {block.num_slots(found.of_states)} "
+                f"{'optimizer states' if found.of_states else 'rows'} is {found.num_short} too small for a batch "
+                "beside those in flight; the batch changed no row",
+                expected="a cache of at least the distinct rows of the batches in flight",
+                do="raise the load factor in cache_params, prefetch fewer batches ahead, or make batches smaller",
+            )
         raise DataError(
             "elements of the gradients of pooled rows are not finite; no row changed",
             expected="finite gradients: training has diverged",
@@ -123,13 +208,14 @@ class _Bags:
     """One batch as one block sees it."""
 
     ids_L: Tensor
-    slots_L: Tensor  # rows of the block; the first one where the id is wrong
+    slots_L: Tensor  # rows of the block, or their slots in its cache; the first one where the id is wrong
     row_L: Tensor  # of the pooled bags, [B * F, D]
     offsets: Tensor  # [F * B + 1]
     weights_L: Tensor | None
     positions_L: Tensor | None  # in the batch; None: as they are
     lengths: Tensor  # [F * B]
     batch_size: int
+    segments: Segments | None = None  # of the slots, if they are those of a cache
 
 
 class BlockBags:
@@ -147,7 +233,7 @@ class BlockBags:
         self._feature_rows = FeatureRows(
             torch.tensor([first[slot.table] for slot in self.slots], device=self.device),
             torch.tensor([configs[slot.table].num_embeddings for slot in self.slots], device=self.device),
-            len(block.weights),
+            block.num_rows,
         )
         self._is_mean_F = torch.tensor([slot.is_mean for slot in self.slots], device=self.device)
         self._has_mean = any(slot.is_mean for slot in self.slots)
@@ -192,10 +278,36 @@ class BlockBags:
 
     def update(self, bags: _Bags, grads: Tensor, wrong: Tensor) -> None:
         """Args: wrong: words of which each must be 0, or no row is updated."""
-        segments = segments_of(bags.slots_L)
+        segments = segments_of(bags.slots_L) if bags.segments is None else bags.segments
         gradients = RowGradients(grads.view(-1, self._dim), bags.row_L, bags.weights_L, segments, wrong)
         block = self._block
+        if block.cache is not None:
+            block.cache.note_update()
         apply_gradients(self._optimizer, block.weights, block.states, gradients, self.learning_rate)
+
+    def placed(self, bags: _Bags, flight: Flight, num_short: Tensor) -> _Bags:
+        """Have the batch's rows in the block's cache. Args: num_short: see `BlockCache.place`."""
+        assert self._block.cache is not None
+        rows = segments_of(bags.slots_L)
+        segments, slots_L = self._block.cache.place(rows, num_short, now=flight.number, in_flight=flight.oldest)
+        return replace(bags, slots_L=slots_L, segments=segments)
+
+    def read_through(self, bags: _Bags) -> Tensor:
+        """Return what `pooled` does, for rows that are not placed."""
+        assert self._block.cache is not None
+        rows_LD = self._block.cache.weights.read_through(WEIGHT, bags.slots_L)
+        every_one = torch.arange(len(rows_LD), device=self.device)
+        rows = pool_rows(rows_LD, every_one, bags.offsets, bags.weights_L, batch_size=bags.batch_size)
+        return self.divided(bags, rows.view(bags.batch_size, len(self.slots) * self._dim))
+
+    def num_slots(self, of_states: bool) -> int:
+        cache = self._block.cache
+        found = None if cache is None else cache.states if of_states else cache.weights
+        return 0 if found is None else found.num_slots
+
+    @property
+    def times_forgotten(self) -> int:
+        return 0 if self._block.cache is None else self._block.cache.times_forgotten
 
     def weight_gradients(self, bags: _Bags, grads: Tensor) -> Tensor:
         return (gather_rows(self._block.weights, bags.slots_L) * grads.view(-1, self._dim)[bags.row_L]).sum(1)
@@ -205,6 +317,7 @@ class BlockBags:
 class _Batch:
     bags: list[_Bags]  # by block
     report: BatchReport
+    flight: Flight | None = None  # with a cache
 
 
 class _Pool(torch.autograd.Function):

@@ -1,21 +1,27 @@
-"""Tables whose rows and optimizer state lie in device memory, in full: one block of rows for all that are alike.
+"""Tables whose rows and optimizer state lie in device memory: one block of rows for all that are alike.
 
 Tables of one width and one optimizer share a block, so that a batch is one kernel for all of them; each table's
-parameter is a view of its part.
+parameter is a view of its part. With a cache, the block's rows are in the host's memory and some of them on the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from ett.checkpoint.table import StateSpec, TableRows
 from ett.errors import ConfigError
+from ett.trainer.embedding.cache_params import CacheParams
 from ett.trainer.embedding.dense_rows import ROWS_AT_ONCE, gather_range, scatter_range
+from ett.trainer.embedding.device_cache import WEIGHT, BlockCache, RowsCache
 from ett.trainer.embedding.fused_optimizer import FusedParams
+from ett.trainer.embedding.mapped_rows import mapped_rows
 from ett.trainer.embedding.table_config import EmbeddingConfig
 from ett.trainer.kernels.rows import fill_initial_rows
 from ett.trainer.sparse.hashing import RowInit
@@ -24,20 +30,31 @@ from ett.trainer.sparse.hashing import RowInit
 class DeviceTable(nn.Module):
     """One table; implements `ett.checkpoint.table.TableShard`. What it exports is in host memory."""
 
-    def __init__(self, name: str, init: RowInit, weight: Tensor, states: Mapping[str, Tensor]) -> None:
-        """Fill `weight`, float32 [N, dim], and `states`, name -> [N, width], both views of a block."""
+    def __init__(
+        self, name: str, init: RowInit, weight: Tensor, states: Mapping[str, Tensor], cache: BlockCache | None = None
+    ) -> None:
+        """Fill `weight`, float32 [N, dim], and `states`, name -> [N, width], both views of a block.
+
+        Args: cache: above the block; the parameter is up to date after a flush, with which `state_dict` begins.
+        """
         super().__init__()
         self.name, self.dim, self.weight_dtype = name, weight.shape[1], "float32"
         self.states = tuple(StateSpec(name=n, dtype=str(s.dtype)[6:], width=s.shape[1]) for n, s in states.items())
         self.weight = nn.Parameter(weight)
         self.state_rows = dict(states)
-        self._init = init
-        fill_initial_rows(init, weight.detach(), 0)
+        self._init, self._cache = init, cache
+        fill_initial_rows(init, weight.detach(), 0, by=None if cache is None else cache.device)
         for state in states.values():
             state.zero_()
+        if cache is not None:
+            self.register_state_dict_pre_hook(lambda *_: cache.flush())  # type: ignore[no-untyped-call]
+            self.register_load_state_dict_pre_hook(lambda *_: cache.flush())  # type: ignore[no-untyped-call]
+            self.register_load_state_dict_post_hook(lambda *_: cache.forget())  # type: ignore[no-untyped-call]
 
     def begin_export(self) -> Tensor:
         self._meet()
+        if self._cache is not None:
+            self._cache.flush()
         return torch.arange(len(self.weight))
 
     def gather(self, ids: Tensor, out: TableRows) -> None:
@@ -48,6 +65,9 @@ class DeviceTable(nn.Module):
 
     def begin_import(self, num_rows: int) -> None:
         self._meet()
+        if self._cache is not None:
+            self._cache.flush()
+            self._cache.forget()
         self._imported = torch.zeros(len(self.weight), dtype=torch.bool)
 
     def import_rows(self, rows: TableRows) -> None:
@@ -65,14 +85,19 @@ class DeviceTable(nn.Module):
             fill_initial_rows(self._init, initial, first)
             weights[first + missing] = initial[missing]
             for state in self.state_rows.values():
-                state[first + missing] = 0
+                state[(first + missing).to(state.device)] = 0
         del self._imported
         self._meet()
 
     def _meet(self) -> None:
         """Wait for the device: rows are copied by threads whose streams are not the one that trains."""
-        if self.weight.device.type == "cuda":
-            torch.cuda.synchronize(self.weight.device)
+        device = self.weight.device if self._cache is None else self._cache.device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Leave rows below a cache where they are: `model.to(device)` would take all of them to the device."""
+        return self if self._cache is not None else super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +106,29 @@ class Block:
 
     tables: list[int]  # their numbers
     first_rows: list[int]  # of each of them
+    num_rows: int
     params: FusedParams
-    weights: Tensor  # float32 [R, dim]
-    states: dict[str, Tensor]  # name -> [R, width]
+    weights: Tensor  # float32 [R, dim] on the device, or [slots, dim]
+    states: dict[str, Tensor]  # name -> [R, width], or [slots of states, width]
+    cache: BlockCache | None = None
+
+    @property
+    def all_weights(self) -> Tensor:
+        """Every row, [R, dim]: up to date if there is no cache, or after a flush."""
+        return self.weights if self.cache is None else self.cache.weights.below[WEIGHT]
+
+    @property
+    def all_states(self) -> dict[str, Tensor]:
+        return self.states if self.cache is None or self.cache.states is None else self.cache.states.below
 
 
 def make_blocks(
-    configs: Sequence[EmbeddingConfig], params: Mapping[str, FusedParams], device: torch.device
+    configs: Sequence[EmbeddingConfig],
+    params: Mapping[str, FusedParams],
+    device: torch.device,
+    cache_params: CacheParams | None = None,
 ) -> list[Block]:
-    """Allocate the rows of all tables. Raises: ConfigError: a table grows."""
+    """Allocate the rows of all tables. Raises: ConfigError: a table grows, or memory does not suffice."""
     alike: dict[tuple[int, FusedParams], list[int]] = {}
     for number, config in enumerate(configs):
         if config.is_dynamic:
@@ -99,22 +138,41 @@ def make_blocks(
                 do="set num_embeddings, or leave the table in host memory",
             )
         alike.setdefault((config.embedding_dim, params[config.name]), []).append(number)
-    return [_block(configs, numbers, settings, device) for (_, settings), numbers in alike.items()]
+    return [
+        _block([configs[number] for number in numbers], numbers, settings, device, cache_params)
+        for (_, settings), numbers in alike.items()
+    ]
 
 
 def _block(
-    configs: Sequence[EmbeddingConfig], numbers: list[int], settings: FusedParams, device: torch.device
+    configs: Sequence[EmbeddingConfig],
+    numbers: list[int],
+    settings: FusedParams,
+    device: torch.device,
+    cache_params: CacheParams | None,
 ) -> Block:
-    dim = configs[numbers[0]].embedding_dim
-    first_rows, count = [], 0
-    for number in numbers:
-        first_rows.append(count)
-        count += configs[number].num_embeddings
-    states = {
-        spec.name: torch.empty(count, spec.width, dtype=getattr(torch, spec.dtype), device=device)
-        for spec in settings.row_optimizer().states(dim)
-    }
-    return Block(numbers, first_rows, settings, torch.empty(count, dim, device=device), states)
+    first_rows = [0, *accumulate(config.num_embeddings for config in configs)]
+    num_rows, dim, names = first_rows.pop(), configs[0].embedding_dim, ", ".join(config.name for config in configs)
+    widths = {spec.name: (spec.width, getattr(torch, spec.dtype)) for spec in settings.row_optimizer().states(dim)}
+
+    def on_device(width: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(num_rows, width, dtype=dtype, device=device)
+
+    def cached(factor: float, tables: dict[str, tuple[int, torch.dtype]]) -> RowsCache:
+        below = {n: mapped_rows(f"tables {names}", (num_rows, w), dtype, device) for n, (w, dtype) in tables.items()}
+        return RowsCache(below, min(num_rows, ceil(num_rows * factor)), device)
+
+    if cache_params is None:
+        states = {name: on_device(*width) for name, width in widths.items()}
+        return Block(numbers, first_rows, num_rows, settings, on_device(dim, torch.float32), states)
+    of_weights = cached(cache_params.load_factor, {WEIGHT: (dim, torch.float32)})
+    of_states = None
+    factor = cache_params.state_factor(sum(width for width, _ in widths.values()))
+    if widths and factor < 1.0:
+        of_states = cached(factor, widths)
+    states = {name: on_device(*width) for name, width in widths.items()} if of_states is None else of_states.rows
+    cache = BlockCache(of_weights, of_states)
+    return Block(numbers, first_rows, num_rows, settings, of_weights.rows[WEIGHT], states, cache)
 
 
 def device_table(prefix: str, config: EmbeddingConfig, block: Block, first_row: int, *, seed: int) -> DeviceTable:
@@ -122,4 +180,5 @@ def device_table(prefix: str, config: EmbeddingConfig, block: Block, first_row: 
     name, part = f"{prefix}.{config.name}", slice(first_row, first_row + config.num_embeddings)
     low, high = config.get_weight_init_min(), config.get_weight_init_max()
     init = RowInit(name, seed=seed, dim=config.embedding_dim, scale=(high - low) / 2, middle=(high + low) / 2)
-    return DeviceTable(name, init, block.weights[part], {n: state[part] for n, state in block.states.items()})
+    states = {name: state[part] for name, state in block.all_states.items()}
+    return DeviceTable(name, init, block.all_weights[part], states, block.cache)

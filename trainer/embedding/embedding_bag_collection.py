@@ -13,8 +13,9 @@ from ett.errors import ConfigError
 from ett.trainer.comm.collectives import Collectives, LocalCollectives
 from ett.trainer.embedding.bag_exchange import BagExchange, ExchangedBags
 from ett.trainer.embedding.bag_lookup import LocalBags, divide_by_lengths
+from ett.trainer.embedding.cache_params import CacheParams
 from ett.trainer.embedding.device_bags import DeviceBags
-from ett.trainer.embedding.device_tables import DeviceTable, device_table, make_blocks
+from ett.trainer.embedding.device_tables import Block, DeviceTable, device_table, make_blocks
 from ett.trainer.embedding.feature_ids import FeatureIds, ids_of_slots, slots_of
 from ett.trainer.embedding.fused_optimizer import FusedParams
 from ett.trainer.embedding.rank_tables import RankTables
@@ -40,6 +41,7 @@ class EmbeddingBagCollection(nn.Module):
         plan: Plan | None = None,
         collectives: Collectives | None = None,
         weights: Mapping[str, Tensor] | None = None,
+        cache_params: CacheParams | None = None,
         seed: int = 0,
     ) -> None:
         """Make the tables; every row's first value follows from (seed, table, id) alone.
@@ -50,6 +52,7 @@ class EmbeddingBagCollection(nn.Module):
                 that one rank has. A batch must be there, too; what is wrong with it rises at the next call, or `check`.
             fused_params: optimizer of all tables, or of each.
             plan: where each table's rows are; without it all are sharded by row over the ranks of `collectives`.
+            cache_params: with a CUDA device: rows are in host memory, and some of them in device memory.
             weights: rows that tables of one rank start with, float32 [num_embeddings, embedding_dim], without a copy.
         Raises: ConfigError: what was given does not fit together.
         """
@@ -64,9 +67,14 @@ class EmbeddingBagCollection(nn.Module):
         self._slots = slots_of(tables, [table.pooling is PoolingType.MEAN for table in tables])
         self._output_names = output_names(tables)
         self._on_device: DeviceBags | None = None
+        self.blocks: list[Block] = []  # on the device
         if is_on_device(device):
-            self._make_on(torch.device(device), weights, seed)  # type: ignore[arg-type]
+            self._make_on(torch.device(device), weights, cache_params, seed)  # type: ignore[arg-type]
             return
+        if cache_params is not None:
+            raise ConfigError(
+                f"cache_params are given, and device is {device}", expected="a CUDA device, or no cache_params"
+            )
         self.embedding_bags = nn.ModuleDict(dict(zip(self._names(), self._tables.parts, strict=True)))
         self._exchanged = [n for n, slot in enumerate(self._slots) if not self._tables.is_local(slot.table)]
         self._exchange = BagExchange(self._tables, [self._slots[n] for n in self._exchanged])
@@ -94,9 +102,25 @@ class EmbeddingBagCollection(nn.Module):
         """Wait for the device, if the rows are on one.
 
         Raises: DataError: a batch had an id out of range or a gradient that is not finite; it changed no row.
+            ConfigError: nor did one that had no room in the cache.
         """
         if self._on_device is not None:
             self._on_device.check()
+
+    def prefetch(self, features: KeyedJaggedTensor) -> None:
+        """Have the rows of a later batch on their way into the cache, beside training; nothing without a cache.
+
+        Batches are then looked up in the order of their prefetch, each by the same object. The rows of those batches
+        and of the one that trains must fit in the cache.
+        """
+        if self._on_device is not None:
+            self._on_device.prefetch(features, is_weighted=self._is_weighted)
+
+    def flush(self) -> None:
+        """Wait for the device, and have every row in host memory up to date; `state_dict` and exports do it first."""
+        for block in self.blocks:
+            if block.cache is not None:
+                block.cache.flush()
 
     def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
         return self._configs
@@ -119,9 +143,12 @@ class EmbeddingBagCollection(nn.Module):
 
     def fused_state(self) -> dict[str, Tensor]:
         """Return this rank's optimizer state by TorchRec's names, such as `t.momentum1`, sharing memory."""
+        self.flush()
         return fused_state(self.embedding_bags)
 
-    def _make_on(self, device: torch.device, weights: Mapping[str, Tensor] | None, seed: int) -> None:
+    def _make_on(
+        self, device: torch.device, weights: Mapping[str, Tensor] | None, cache: CacheParams | None, seed: int
+    ) -> None:
         params, world_size = self._tables.params, self._tables.collectives.world_size
         if params is None or world_size > 1 or weights:
             why = "no fused_params are given" if params is None else f"{world_size} ranks share the rows"
@@ -130,11 +157,11 @@ class EmbeddingBagCollection(nn.Module):
                 expected="fused_params, one rank and initial rows by id for tables in device memory",
             )
         made: dict[int, DeviceTable] = {}
-        blocks = make_blocks(self._configs, params, device)
-        for block in blocks:
+        self.blocks = make_blocks(self._configs, params, device, cache)
+        for block in self.blocks:
             for number, first_row in zip(block.tables, block.first_rows, strict=True):
                 made[number] = device_table("embedding_bags", self._configs[number], block, first_row, seed=seed)
-        self._on_device = DeviceBags(blocks, self._slots, self._configs)
+        self._on_device = DeviceBags(self.blocks, self._slots, self._configs)
         self.embedding_bags = nn.ModuleDict({c.name: made[number] for number, c in enumerate(self._configs)})
 
     def _names(self) -> list[str]:

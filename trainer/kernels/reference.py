@@ -50,7 +50,7 @@ def count_not_finite(values: Tensor, report: Tensor) -> None:
 
 
 def sum_segments(gradients: RowGradients) -> tuple[Tensor, Tensor]:
-    """Return the distinct slots, int64 [U] ascending, and float32 [U, D]: chunks of 32 positions in order, blocks of 32
+    """Return the distinct slots, int64 [U], and float32 [U, D]: chunks of 32 positions in order, blocks of 32
     chunks, then a segment's blocks in order.
     """
     order, slots = gradients.segments.order_L, gradients.segments.slots_L
@@ -87,8 +87,10 @@ def apply_gradients(
     slots_U, sums_UD = sum_segments(gradients)
     device = weights_RD.device
     rows_UD = weights_RD[slots_U].cpu()  # the optimizers' own arithmetic is the host's
-    of_rows = {name: state[slots_U].cpu() for name, state in states.items()}
+    states_L = gradients.segments.states_L
+    at_U = slots_U if states_L is None else torch.unique_consecutive(states_L).to(torch.int64)
+    of_rows = {name: state[at_U].cpu() for name, state in states.items()}
     optimizer.update(rows_UD, sums_UD.cpu(), of_rows, learning_rate)
     weights_RD[slots_U] = rows_UD.to(device)
     for name, state in of_rows.items():
-        states[name][slots_U] = state.to(device)
+        states[name][at_U] = state.to(device)

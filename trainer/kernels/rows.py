@@ -71,11 +71,16 @@ def count_not_finite(values: Tensor, report: Tensor) -> None:
     (_triton("batch") if values.is_cuda else reference).count_not_finite(values, report)
 
 
-def fill_initial_rows(init: RowInit, out_ND: Tensor, first_id: int) -> None:
-    """Write the initial rows of ids first_id, first_id + 1, ...: the same bits on every device."""
-    if out_ND.is_cuda:
+def fill_initial_rows(init: RowInit, out_ND: Tensor, first_id: int, by: torch.device | None = None) -> None:
+    """Write the initial rows of ids first_id, first_id + 1, ...: the same bits on every device.
+
+    Args: by: the device that computes them, if it is not the one where they are; it must reach them.
+    """
+    device = out_ND.device if by is None else by
+    if device.type == "cuda":
         key = int(init.key.astype(np.int64))
-        _triton("rows").fill_initial_rows(out_ND, key, first_id, float(init.scale), float(init.middle))
+        with torch.cuda.device(device):
+            _triton("rows").fill_initial_rows(out_ND, key, first_id, float(init.scale), float(init.middle))
         return
     for begin in range(0, len(out_ND), _ROWS_AT_ONCE):
         end = min(begin + _ROWS_AT_ONCE, len(out_ND))

@@ -18,8 +18,9 @@ CHUNK = 32
 class Segments:
     """Positions grouped by row."""
 
-    slots_L: Tensor  # int32 or int64, ascending: the row of each position of order_L
-    order_L: Tensor  # int64: positions by (slot, position)
+    slots_L: Tensor  # int32 or int64: the row of each position of order_L; equal ones stand together
+    order_L: Tensor  # int64: positions by (row, position)
+    states_L: Tensor | None = None  # where the row's optimizer state is; None: as the row
 
 
 @dataclass(frozen=True, slots=True)

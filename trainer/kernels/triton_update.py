@@ -138,7 +138,7 @@ def _block_kernel(
 
 @triton.jit
 def _update_kernel(
-    grads, rows, scale, slots, heads, counts, chunk_sums, block_sums, length, num_steps,
+    grads, rows, scale, slots, states, heads, counts, chunk_sums, block_sums, length, num_steps,
     weights, state, state2, step_size, root, learning_rate, eps, keep1, keep2, take2, num_columns,
     KIND: tl.constexpr, SCALED: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -166,30 +166,31 @@ def _update_kernel(
     rest = 2 * (head // (CHUNK * CHUNK))
     gradient += _added_apart(block_sums, rest + 1, rest, count, columns, num_columns, ROWS, COLUMNS)
     mask = live[:, None] & (columns < num_columns)[None, :]
-    slot = slot.to(tl.int64)
-    at = slot[:, None] * num_columns + columns[None, :]
+    at = slot.to(tl.int64)[:, None] * num_columns + columns[None, :]
     weight = tl.load(weights + at, mask=mask, other=0.0)
+    row_state = tl.load(states + head).to(tl.int64)
+    at_state = row_state[:, None] * num_columns + columns[None, :]
     if KIND == 0:
         weight = weight - learning_rate * gradient
     elif KIND == 1:
-        squares = tl.load(state + at, mask=mask, other=0.0) + gradient * gradient
-        tl.store(state + at, squares, mask=mask)
+        squares = tl.load(state + at_state, mask=mask, other=0.0) + gradient * gradient
+        tl.store(state + at_state, squares, mask=mask)
         weight = weight - tl.div_rn(learning_rate * gradient, tl.sqrt_rn(squares) + eps)
     elif KIND == 2:
         mean = tl.div_rn(tl.sum(gradient * gradient, 1), tl.full((ROWS,), 0.0, tl.float32) + num_columns)
-        squares = tl.load(state + slot, mask=live, other=0.0) + mean
-        tl.store(state + slot, squares, mask=live)
+        squares = tl.load(state + row_state, mask=live, other=0.0) + mean
+        tl.store(state + row_state, squares, mask=live)
         root_1 = (tl.sqrt_rn(squares) + eps)[:, None] + tl.zeros_like(gradient)
         weight = weight - tl.div_rn(learning_rate * gradient, root_1)
     else:
         size = tl.load(step_size + number, mask=live, other=0.0)[:, None]
         correction = tl.load(root + number, mask=live, other=1.0)[:, None] + tl.zeros_like(gradient)
-        mean = tl.load(state + at, mask=mask, other=0.0)
+        mean = tl.load(state + at_state, mask=mask, other=0.0)
         mean = mean + keep1 * (gradient - mean)
-        square = tl.load(state2 + at, mask=mask, other=0.0)
+        square = tl.load(state2 + at_state, mask=mask, other=0.0)
         square = square * keep2 + take2 * gradient * gradient
-        tl.store(state + at, mean, mask=mask)
-        tl.store(state2 + at, square, mask=mask)
+        tl.store(state + at_state, mean, mask=mask)
+        tl.store(state2 + at_state, square, mask=mask)
         weight = weight - tl.div_rn(mean * size, tl.div_rn(tl.sqrt_rn(square), correction) + eps)
     tl.store(weights + at, weight, mask=mask)
 
@@ -211,9 +212,9 @@ def apply_gradients(
 
 
 def _step_adam(adam: Adam, weights_RD: Tensor, states: States, gradients: RowGradients, learning_rate: float) -> None:
-    lists, slots_L, steps = _lists_of(gradients), gradients.segments.slots_L, states["step"].squeeze(1)
-    is_live = torch.arange(len(slots_L), device=weights_RD.device) < lists.counts[0]
-    slots = torch.where(is_live, slots_L[torch.where(is_live, lists.heads, 0)], 0)
+    lists, states_L, steps = _lists_of(gradients), _states_of(gradients), states["step"].squeeze(1)
+    is_live = torch.arange(len(states_L), device=weights_RD.device) < lists.counts[0]
+    slots = torch.where(is_live, states_L[torch.where(is_live, lists.heads, 0)], 0)
     steps.index_add_(0, slots, is_live.to(steps.dtype))
     step = steps[slots].to(torch.float64)
     _launch(
@@ -265,6 +266,11 @@ def _lists_of(gradients: RowGradients) -> _Lists:
     return lists
 
 
+def _states_of(gradients: RowGradients) -> Tensor:
+    segments = gradients.segments
+    return segments.slots_L if segments.states_L is None else segments.states_L
+
+
 def _launch(
     kind: int,
     gradients: RowGradients,
@@ -299,7 +305,7 @@ def _launch(
     state, state2 = (*states, weights, weights)[:2]
     keep1, keep2, take2 = 1.0 - betas[0], betas[1], 1.0 - betas[1]
     _update_kernel[grid_of(length, rows)](
-        *(grads, lists.rows, scale, slots, lists.heads, lists.counts, chunk_sums, block_sums),
+        *(grads, lists.rows, scale, slots, _states_of(gradients), lists.heads, lists.counts, chunk_sums, block_sums),
         *(length, (length // CHUNK**2 + 1).bit_length()),
         *(weights, state, state2, weights if step_size is None else step_size, weights if root is None else root),
         *(learning_rate, eps, keep1, keep2, take2, dim),

@@ -16,9 +16,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from ett.trainer.kernels import triton_batch, triton_rows, triton_update
+from ett.trainer.kernels import triton_batch, triton_rows, triton_slots, triton_update
 from ett.trainer.kernels.feature_rows import FeatureRows
 from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of
+from ett.trainer.kernels.slot_map import make_slot_map
 from ett.trainer.kernels.triton_index import TritonIndex
 from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowWiseAdagrad, Sgd
@@ -83,11 +84,26 @@ def compile_index() -> None:
         index.erase(ids)
 
 
+def compile_slots(dim: int) -> None:
+    for length, num_slots, kind in ((1, 1, torch.int32), (300, 160, torch.int32), (16, 161, torch.int64)):
+        slots, rows = make_slot_map(400, num_slots, torch.device("cpu")), torch.arange(length, dtype=kind)
+        order, segments = torch.arange(length), segments_of(rows)
+        tables = [(w, dtype) for w, dtype in ((dim, torch.float32), (1, torch.float32), (1, torch.int64))]
+        pairs = [(torch.zeros(num_slots, w, dtype=t), torch.zeros(400, w, dtype=t)) for w, t in tables]
+        for now in (1, 16, 2**40):
+            found = triton_slots.make_room(slots, segments, slots.words[:1], now, now)
+            triton_slots.exchange(slots, segments, found, [*pairs, pairs[0]], now)
+        for cached, below in pairs:
+            triton_slots.write_down(cached, below, slots.row_of_slot, order)
+            triton_slots.read_through(cached, below, slots.slot_of_row, rows, cached.new_empty(length, cached.shape[1]))
+
+
 def main() -> None:
     compile_only()
     for dim in map(int, sys.argv[1:]):
         for lengths in ([1], [3], [2] * 16, [1, 0, 3 * CHUNK]):
             compile_rows(dim, lengths)
+        compile_slots(dim)
     compile_index()
     print(*sorted(compiled))
 

@@ -1,0 +1,121 @@
+"""Some rows of a block of tables in device memory, above all of them in the host's; the device moves them by itself.
+
+A row that is in a slot is newer than the one below, which it is written down to when it leaves. Nothing here waits for
+the device but `flush` and `forget`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ett.trainer.kernels import slot_map
+from ett.trainer.kernels.segments import Segments
+from ett.trainer.kernels.slot_map import SlotMap, make_slot_map
+
+WEIGHT = "weight"  # the only table of a cache of weights
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheUse:
+    """What a cache has done so far, in distinct rows of all batches."""
+
+    looked_up: int
+    missed: int  # of them, came from below
+
+
+class RowsCache:
+    """Tables of one number of rows, such as weights, or all states, that come and go together."""
+
+    def __init__(self, below: Mapping[str, Tensor], num_slots: int, device: torch.device) -> None:
+        """Args: below: name -> [R, width], which the device reaches."""
+        self.below = dict(below)
+        self.rows = {
+            name: torch.empty(num_slots, rows.shape[1], dtype=rows.dtype, device=device) for name, rows in below.items()
+        }
+        self.num_slots = num_slots
+        self._slots: SlotMap = make_slot_map(len(next(iter(below.values()))), num_slots, device)
+        self._tables = [(self.rows[name], rows) for name, rows in below.items()]
+
+    def place(self, rows: Segments, num_short: Tensor, *, now: int, in_flight: int) -> tuple[Tensor, Tensor]:
+        """Have rows in slots; return these, int32 [L], in the order of the rows and in that of the positions.
+
+        Args: see `slot_map.make_room`; L may be 0.
+        """
+        if not len(rows.slots_L):
+            return rows.slots_L, rows.slots_L
+        found = slot_map.make_room(self._slots, rows, num_short, now=now, in_flight=in_flight)
+        slot_map.exchange(self._slots, rows, found, self._tables, now=now)
+        return found.slots_L, found.by_position_L
+
+    def read_through(self, name: str, rows_N: Tensor) -> Tensor:
+        """Return rows of the named table, which need not be in slots and are not brought there."""
+        return slot_map.read_through(self.rows[name], self.below[name], self._slots, rows_N)
+
+    def flush(self) -> None:
+        """Write down every row that is in a slot, where it stays."""
+        used = torch.nonzero(self._slots.last_used != slot_map.FREE).squeeze(1)
+        for cached, below in self._tables:
+            slot_map.write_down(cached, below, self._slots, used)
+
+    def forget(self) -> None:
+        """Empty the slots; what was not flushed is lost."""
+        slot_map.forget_all(self._slots)
+
+    def use(self) -> CacheUse:
+        """Return it; waits for the device."""
+        words = self._slots.words.tolist()
+        return CacheUse(looked_up=words[slot_map.LOOKED_UP], missed=words[slot_map.MISSED])
+
+
+class BlockCache:
+    """The caches of a block: of the weights, and of the optimizer's states, where those are not all on the device."""
+
+    def __init__(self, weights: RowsCache, states: RowsCache | None) -> None:
+        self.weights, self.states = weights, states
+        self.device = weights.rows[WEIGHT].device
+        self._parts = [weights] if states is None else [weights, states]
+        self._is_flushed = True
+        self.times_forgotten = 0  # what was placed before is in no slot any more
+
+    def place(self, rows: Segments, num_short: Tensor, *, now: int, in_flight: int) -> tuple[Segments, Tensor]:
+        """Have the rows of segments in slots; return the segments of these, and the slot of each position.
+
+        Args:
+            num_short: int64 [2], zeros: becomes the slots that are lacking for weights and for states.
+            now, in_flight: see `slot_map.make_room`.
+        """
+        self._is_flushed = False
+        found_L, by_position_L = self.weights.place(rows, num_short, now=now, in_flight=in_flight)
+        states_L = rows.slots_L
+        if self.states is not None:
+            states_L, _ = self.states.place(rows, num_short[1:], now=now, in_flight=in_flight)
+        return Segments(found_L, rows.order_L, states_L), by_position_L
+
+    def note_update(self) -> None:
+        self._is_flushed = False
+
+    def flush(self) -> None:
+        """Bring the tables below up to date, and wait for that."""
+        if self._is_flushed:
+            return
+        self._wait()
+        for part in self._parts:
+            part.flush()
+        self._wait()
+        self._is_flushed = True
+
+    def forget(self) -> None:
+        """Empty the caches, after the tables below were written to."""
+        self.times_forgotten += 1
+        self._wait()
+        for part in self._parts:
+            part.forget()
+        self._wait()
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
