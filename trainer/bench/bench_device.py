@@ -18,6 +18,7 @@ from ett.errors import ThresholdMissed
 from ett.figures import FIGURES, Measured
 from ett.trainer.dense.interaction import DotInteraction
 from ett.trainer.dense.mlp import draw_weights, mlp
+from ett.trainer.embedding.cache_params import CacheParams
 from ett.trainer.embedding.embedding_bag_collection import EmbeddingBagCollection
 from ett.trainer.embedding.fused_optimizer import EmbOptimType, FusedParams
 from ett.trainer.embedding.table_config import EmbeddingBagConfig
@@ -142,12 +143,15 @@ class _Side(ABC):
 
     def train(self, batches: list[tuple[Tensor, Tensor, Tensor]], steps: int) -> None:
         for step in range(steps):
-            ids_FB, dense, labels = batches[step % len(batches)]
-            loss = binary_cross_entropy_with_logits(self.dense(dense, self.pooled(ids_FB)), labels)
-            self.zero_grad()
-            torch.autograd.backward(loss)
-            self.step()
+            self.train_one(batches[step % len(batches)])
         self.end()
+
+    def train_one(self, batch: tuple[Tensor, Tensor, Tensor]) -> None:
+        ids_FB, dense, labels = batch
+        loss = binary_cross_entropy_with_logits(self.dense(dense, self.pooled(ids_FB)), labels)
+        self.zero_grad()
+        torch.autograd.backward(loss)
+        self.step()
 
     @abstractmethod
     def pooled(self, ids_FB: Tensor) -> Tensor:
@@ -165,17 +169,21 @@ class _Side(ABC):
 
 
 class _Ours(_Side):
-    def __init__(self, workload: dict[str, Any], optimizer: EmbOptimType) -> None:
+    def __init__(
+        self, workload: dict[str, Any], optimizer: EmbOptimType, cache_params: CacheParams | None = None
+    ) -> None:
         super().__init__(workload)
         self.names = [f"t{i}" for i in range(self.count)]
         tables = [EmbeddingBagConfig(self.rows_each, self.dim, name) for name in self.names]
         fused = FusedParams(optimizer=optimizer, learning_rate=0.01)
-        self.tables = EmbeddingBagCollection(tables, device=_DEVICE, fused_params=fused)
+        self.tables = EmbeddingBagCollection(tables, device=_DEVICE, fused_params=fused, cache_params=cache_params)
+
+    def features(self, ids_FB: Tensor) -> KeyedJaggedTensor:
+        lengths = torch.ones(ids_FB.numel(), dtype=torch.int64, device=_DEVICE)
+        return KeyedJaggedTensor(self.names, ids_FB.view(-1), None, lengths, stride=ids_FB.shape[1])
 
     def pooled(self, ids_FB: Tensor) -> Tensor:
-        lengths = torch.ones(ids_FB.numel(), dtype=torch.int64, device=_DEVICE)
-        features = KeyedJaggedTensor(self.names, ids_FB.view(-1), None, lengths, stride=ids_FB.shape[1])
-        values: Tensor = self.tables(features).values()
+        values: Tensor = self.tables(self.features(ids_FB)).values()
         return values.view(ids_FB.shape[1], self.count, self.dim)
 
     def end(self) -> None:
