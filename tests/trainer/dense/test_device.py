@@ -11,6 +11,7 @@ from test_sequence_model import CONFIG as SEQUENCE
 from test_sequence_model import batch as histories
 from test_sequence_model import tables
 
+from ett.checkpoint.table import copy_of_rows
 from ett.errors import ConfigError
 from ett.trainer.comm.collectives import LocalCollectives
 from ett.trainer.config import DenseConfig, TrainerConfig
@@ -33,7 +34,7 @@ def losses(config: TrainerConfig, device: torch.device, num_steps: int = 5) -> t
         with clock.run("read", 1):
             ready = ReadyBatch(1, histories(number), 0, None)
         found.append(step.take(number, ready, clock)[0])
-    rows = [shard.export_rows().weights for shard in model.ebc.shards()]
+    rows = [copy_of_rows(shard).weights for shard in model.ebc.shards()]
     return found, [*(p.detach().cpu() for p in model.parameters()), *rows]
 
 
