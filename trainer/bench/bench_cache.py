@@ -13,12 +13,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ett.errors import ThresholdMissed
 from ett.figures import FIGURES, Measured
-from ett.trainer.bench.bench_device import _DEVICE, _WORKLOAD, _batches, _device_s, _Ours
+from ett.trainer.bench.device_model import DEVICE, WORKLOAD, Batch, Ours, device_s, make_batches
 from ett.trainer.embedding.cache_params import CacheParams
 from ett.trainer.embedding.fused_optimizer import EmbOptimType
 from ett.trainer.jagged import KeyedJaggedTensor
 
-Batch = tuple[Tensor, Tensor, Tensor]
 _HALF_DENSE = FIGURES.parent / "workloads" / "core-device-half-dense.toml"
 _LINK_BYTES = 1 << 28
 
@@ -30,7 +29,7 @@ def cache_figures(quick: bool) -> tuple[list[Measured], dict[str, Any]]:
     """
     if not torch.cuda.is_available():
         return [], {}
-    workload = tomllib.loads(_WORKLOAD.read_text())
+    workload = tomllib.loads(WORKLOAD.read_text())
     torch.set_float32_matmul_precision("high")
     _check_bits(workload)
     figure, detail = _cache_figure(workload, quick=quick)
@@ -42,7 +41,7 @@ def cache_figures(quick: bool) -> tuple[list[Measured], dict[str, Any]]:
     return [figure], detail
 
 
-class _Cached(_Ours):
+class _Cached(Ours):
     """Rows in host memory; those of the next batches are fetched while one trains."""
 
     def __init__(self, workload: dict[str, Any], optimizer: EmbOptimType) -> None:
@@ -58,9 +57,9 @@ class _Cached(_Ours):
             self.train_one(batches[step])
         self.end()
 
-    def pooled(self, ids_FB: Tensor) -> Tensor:
+    def pooled(self, ids_L: Tensor) -> Tensor:
         values: Tensor = self.tables(self._ahead.popleft()).values()
-        return values.view(ids_FB.shape[1], self.count, self.dim)
+        return values.view(-1, self.count, self.dim)
 
     def use(self) -> tuple[int, int]:
         """Return how many distinct rows were looked up, and how many of them were not there."""
@@ -73,19 +72,20 @@ def _cache_figure(workload: dict[str, Any], *, quick: bool) -> tuple[Measured, d
     optimizer, sizes = EmbOptimType(workload["tables"]["optimizer"]), workload["cache"]
     rounds, steps, batch_size = 3 if quick else sizes["rounds"], sizes["steps"], workload["train"]["batch_size"]
     num_batches = sizes["warm_batches"] + rounds * steps
-    batches = _batches(workload | {"train": workload["train"] | {"batches": num_batches}})
-    cached, full = _Cached(workload, optimizer), _Ours(workload, optimizer)
+    batches = make_batches(workload | {"train": workload["train"] | {"batches": num_batches}})
+    cached, full = _Cached(workload, optimizer), Ours(workload, optimizer)
+    batches = full.laid_out(batches)
     warm, batches = batches[: sizes["warm_batches"]], batches[sizes["warm_batches"] :]
     cached.train(warm, len(warm))
     full.train(warm, steps)
-    dense_s = _device_s(lambda: _train_dense(full, warm[:steps])) / steps
+    dense_s = device_s(lambda: _train_dense(full, warm[:steps])) / steps
     times: dict[str, list[float]] = {"cached": [], "full": []}
     hit_rates, before = [], cached.use()
     looked_up = missed = 0
     for number in range(rounds):
         part = batches[number * steps : (number + 1) * steps]
-        times["cached"].append(_device_s(lambda part=part: cached.train(part, steps)) / steps)  # type: ignore[misc]
-        times["full"].append(_device_s(lambda part=part: full.train(part, steps)) / steps)  # type: ignore[misc]
+        times["cached"].append(device_s(lambda part=part: cached.train(part, steps)) / steps)  # type: ignore[misc]
+        times["full"].append(device_s(lambda part=part: full.train(part, steps)) / steps)  # type: ignore[misc]
         looked_up, missed = (now - then for now, then in zip(cached.use(), before, strict=True))
         before = cached.use()
         hit_rates.append(1 - missed / looked_up)
@@ -106,9 +106,9 @@ def _cache_figure(workload: dict[str, Any], *, quick: bool) -> tuple[Measured, d
     return Measured(name="cache10_vs_all_hbm", unit="x", samples=ratios), detail
 
 
-def _train_dense(side: _Ours, batches: list[Batch]) -> None:
-    for ids_FB, dense, labels in batches:
-        pooled = torch.zeros(ids_FB.shape[1], side.count, side.dim, device=_DEVICE, requires_grad=True)
+def _train_dense(side: Ours, batches: list[Batch]) -> None:
+    for _, dense, labels in batches:
+        pooled = torch.zeros(len(labels), side.count, side.dim, device=DEVICE, requires_grad=True)
         loss = binary_cross_entropy_with_logits(side.dense(dense, pooled), labels)
         side.zero_grad()
         torch.autograd.backward(loss)
@@ -122,7 +122,8 @@ def _check_bits(workload: dict[str, Any]) -> None:
         "train": workload["train"] | {"batch_size": 512, "batches": 12},
     }
     optimizer = EmbOptimType(workload["tables"]["optimizer"])
-    cached, full, batches = _Cached(small, optimizer), _Ours(small, optimizer), _batches(small)
+    cached, full = _Cached(small, optimizer), Ours(small, optimizer)
+    batches = full.laid_out(make_batches(small))
     for side in (cached, full):
         side.train(batches, len(batches))
     found, expected = cached.tables.state_dict(), full.tables.state_dict()
@@ -135,10 +136,10 @@ def _check_bits(workload: dict[str, Any]) -> None:
 def _link_bytes_per_s() -> dict[str, float]:
     here, there = (
         torch.empty(_LINK_BYTES, dtype=torch.uint8, pin_memory=True),
-        torch.empty(_LINK_BYTES, dtype=torch.uint8, device=_DEVICE),
+        torch.empty(_LINK_BYTES, dtype=torch.uint8, device=DEVICE),
     )
-    down = min(_device_s(lambda: there.copy_(here, non_blocking=True)) for _ in range(5))
-    up = min(_device_s(lambda: here.copy_(there, non_blocking=True)) for _ in range(5))
+    down = min(device_s(lambda: there.copy_(here, non_blocking=True)) for _ in range(5))
+    up = min(device_s(lambda: here.copy_(there, non_blocking=True)) for _ in range(5))
     return {"to_device": _LINK_BYTES / down, "to_host": _LINK_BYTES / up}
 
 
