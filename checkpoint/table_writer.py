@@ -17,7 +17,7 @@ from ett.checkpoint.segment import SegmentIdentity, StoredFile, padding_bytes
 from ett.checkpoint.segment_writer import SegmentWriter
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import Bytes, Ids, TableFile, TableSpec, segment_folder
-from ett.checkpoint.worker_threads import in_threads, num_io_threads
+from ett.checkpoint.worker_threads import CORES, in_threads, num_io_threads
 
 Gather = Callable[[Ids, tuple[Bytes, ...]], None]
 _NO_IDS: Ids = np.empty(0, np.int64)
@@ -105,7 +105,8 @@ def _write_segment(store: Store, part: _Part, identity: SegmentIdentity, buffers
     digest = TableDigest(spec.name, spec.groups)
     with ExitStack() as stack:
         columns = _columns(spec, len(part.ids), stack, buffers)
-        checksums = [_gather(part, block, columns, digest) for block in _blocks(spec, part.ids)]
+        with CORES:
+            checksums = [_gather(part, block, columns, digest) for block in _blocks(spec, part.ids)]
         file = stack.enter_context(store.create_stream(path))
         writer = SegmentWriter(file, _header(part, whose))
         _write_ids(writer, 0, spec, part.ids)
