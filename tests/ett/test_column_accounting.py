@@ -170,6 +170,7 @@ def test_columns_and_records_give_the_same_account(
         assert build_report(found, **kept) == build_report(expected, **kept)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     files=logs(),

@@ -141,6 +141,7 @@ def test_lookups_run_beside_inserts_and_see_each_batch_wholly_or_not_at_all() ->
     assert (index.find(batches.ravel()) == np.arange(batches.size)).all()
 
 
+@pytest.mark.slow
 def test_an_id_costs_at_most_25_bytes_at_any_size() -> None:
     needs_native()
     index = id_index()

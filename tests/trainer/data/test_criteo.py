@@ -136,6 +136,7 @@ def test_rows_are_shuffled_within_their_window_only(folder: str) -> None:
     assert rows[:40] != list(range(40))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     consumed=st.integers(0, 30), batch_size=st.integers(1, 50), worlds=st.tuples(st.integers(1, 4), st.integers(1, 4))

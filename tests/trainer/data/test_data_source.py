@@ -159,6 +159,7 @@ def test_training_resumed_at_any_batch_in_any_world_loses_and_repeats_nothing(
     assert [[row for part in parts for row in part] for parts in zip(*rest, strict=True)] == whole[consumed:]
 
 
+@pytest.mark.slow
 @few
 @given(inputs(), st.data())
 def test_the_number_of_consumed_samples_is_enough_to_go_on(given_input: _Input, data: st.DataObject) -> None:
@@ -170,6 +171,7 @@ def test_the_number_of_consumed_samples_is_enough_to_go_on(given_input: _Input, 
     assert rest == given_input.batches()[consumed:]
 
 
+@pytest.mark.slow
 @few
 @given(inputs(), st.data())
 def test_a_cursor_between_batches_goes_on_with_the_next_sample(given_input: _Input, data: st.DataObject) -> None:

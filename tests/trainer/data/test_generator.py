@@ -34,6 +34,7 @@ def test_every_line_is_well_formed(lines: CriteoLines) -> None:
     assert b"".join(categories).islower() or b"".join(categories).isdigit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_rows", [1, 7, 149, 150, 1000])
 def test_bytes_do_not_depend_on_the_size_of_chunks(chunk_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = text_of(150, SEED)
@@ -93,6 +94,7 @@ def test_categories_follow_a_power_law_over_realistic_cardinalities(lines: Crite
             assert 6 < uses[0] / uses[9] < 13
 
 
+@pytest.mark.slow
 def test_the_signal_lies_in_the_ids(lines: CriteoLines) -> None:
     held = is_held_out(np.arange(ROWS), 0.1)
     scores = sparse_logistic_regression(lines.ids[~held], lines.labels[~held], lines.ids[held])

@@ -56,6 +56,7 @@ def test_what_is_no_label_is_marked(values: list[object]) -> None:
     assert np.isnan(found).tolist() == [False, True, False]
 
 
+@pytest.mark.slow
 @given(
     rows=st.lists(st.lists(INT64, max_size=6) | st.none(), max_size=30), is_large=st.booleans(), begin=st.integers(0, 9)
 )

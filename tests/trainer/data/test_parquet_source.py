@@ -68,6 +68,7 @@ def test_batches_do_not_depend_on_the_format(folders: dict[str, Path], form: str
         assert bits(list(other.heldout_batches(9))) == bits(list(text.heldout_batches(9)))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(consumed=st.integers(0, 20), lanes=st.integers(1, 4), world=st.integers(1, 4), window_rows=st.integers(5, 90))
 def test_a_parquet_reader_restored_anywhere_in_any_world_goes_on(

@@ -68,6 +68,7 @@ def accumulating(num_parts: int, config: TrainerConfig = CONFIG) -> TrainerConfi
     return replace(config, train=replace(config.train, accumulate=num_parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_parts", [2, 5, BATCH, BATCH + 4])
 @pytest.mark.parametrize("kind", ["dlrm", "dcn_v2"])
 def test_a_step_in_parts_differs_from_one_in_a_batch_by_the_order_of_its_sums(kind: Any, num_parts: int) -> None:

@@ -130,6 +130,7 @@ def accumulating(num_parts: int) -> TrainerConfig:
     return replace(CONFIG, train=replace(CONFIG.train, accumulate=num_parts))
 
 
+@pytest.mark.slow
 def test_uneven_ranks_train_what_one_does_but_for_the_order_of_sums(on_ranks: OnRanks) -> None:
     cuts = [slice(0, 100), slice(100, 100), slice(100, BATCH)]  # one rank has no example
 
@@ -143,6 +144,7 @@ def test_uneven_ranks_train_what_one_does_but_for_the_order_of_sums(on_ranks: On
     assert together[0] == pytest.approx([take(alone, number) for number in (1, 2, 3)], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_runs_have_the_same_bits() -> None:
     steps = [make_step(LocalCollectives(), replace(CONFIG, model=replace(CONFIG.model, dropout=0.2))) for _ in range(2)]
     for number in (1, 2, 3):

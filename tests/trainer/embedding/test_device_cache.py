@@ -92,6 +92,7 @@ def assert_equal(ours: EmbeddingBagCollection, theirs: EmbeddingBagCollection) -
     assert all(torch.equal(found[name], rows) for name, rows in expected.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", list(EmbOptimType))
 @pytest.mark.parametrize("depth", [0, 1, 4])
 def test_the_smallest_cache_gives_the_bits_of_all_rows_on_the_device(optimizer: EmbOptimType, depth: int) -> None:
@@ -106,6 +107,7 @@ def test_the_smallest_cache_gives_the_bits_of_all_rows_on_the_device(optimizer: 
     assert_equal(ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_any_order_of_calls_gives_the_bits_of_all_rows_on_the_device(seed: int) -> None:
     rng = random.Random(seed)

@@ -20,6 +20,7 @@ def test_to_dense_undoes_from_dense(bags: list[list[int]]) -> None:
     assert [bag.tolist() for bag in jagged(bags).to_dense()] == bags
 
 
+@pytest.mark.slow
 @given(bags=BAGS, length=st.one_of(st.none(), st.integers(0, 7)))
 def test_padding_cuts_long_examples_and_fills_short_ones(bags: list[list[int]], length: int | None) -> None:
     width = max(map(len, bags)) if length is None else length
@@ -27,6 +28,7 @@ def test_padding_cuts_long_examples_and_fills_short_ones(bags: list[list[int]], 
     assert jagged(bags).to_padded_dense(length, padding_value=-1).tolist() == expected
 
 
+@pytest.mark.slow
 @given(bags=BAGS)
 def test_padded_rows_with_their_lengths_give_the_tensor_back(bags: list[list[int]]) -> None:
     tensor = jagged(bags)

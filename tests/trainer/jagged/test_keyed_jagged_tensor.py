@@ -24,6 +24,7 @@ def test_it_holds_what_it_was_made_from(batch: Batch) -> None:
     assert again.offset_per_key()[-1] == len(kjt.values())
 
 
+@pytest.mark.slow
 @given(batch=batches(), data=st.data())
 def test_permute_takes_keys_in_the_order_asked_for(batch: Batch, data: st.DataObject) -> None:
     keys = list(batch.ids)
@@ -33,6 +34,7 @@ def test_permute_takes_keys_in_the_order_asked_for(batch: Batch, data: st.DataOb
     assert list(weights_as_lists(permuted).items()) == [(keys[i], batch.weights[keys[i]]) for i in order]
 
 
+@pytest.mark.slow
 @given(batch=batches(), cut=st.integers(0, 4))
 def test_concat_undoes_split(batch: Batch, cut: int) -> None:
     kjt, cut = batch.kjt(), min(cut, len(batch.ids))
@@ -43,6 +45,7 @@ def test_concat_undoes_split(batch: Batch, cut: int) -> None:
     assert joined.stride() == kjt.stride()
 
 
+@pytest.mark.slow
 @given(batch=batches(), data=st.data())
 def test_select_examples_is_indexing_of_every_key(batch: Batch, data: st.DataObject) -> None:
     size = len(next(iter(batch.ids.values())))

@@ -14,6 +14,7 @@ def tensor(values: list[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int64, device=device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_it_answers_like_a_dictionary(seed: int, device: torch.device) -> None:
     from ett.trainer.kernels.triton_index import TritonIndex

@@ -92,6 +92,7 @@ def test_gradients_of_a_row_are_summed_in_chunks_to_the_bit(
 LENGTHS_OF_ROWS = [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, CHUNK**2 - 1, CHUNK**2, CHUNK**2 + 1, 2 * CHUNK**2 + 5]
 
 
+@pytest.mark.slow
 @given(lengths=st.lists(st.sampled_from(LENGTHS_OF_ROWS), min_size=1, max_size=6), seed=st.integers(0, 9))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_of_every_length_are_summed_beside_each_other(lengths: list[int], seed: int, device: torch.device) -> None:

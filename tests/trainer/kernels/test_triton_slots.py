@@ -54,6 +54,7 @@ class Cache:
         return out.cpu()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_come_and_go_as_in_a_flat_table(seed: int, device: torch.device) -> None:
     rng, flat = random.Random(seed), torch.arange(NUM_ROWS * WIDTH).view(NUM_ROWS, WIDTH).float()
