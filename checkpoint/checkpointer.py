@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,7 +63,9 @@ class Checkpointer:
         ranks: Ranks | None = None,
         store: Store | None = None,
         clock: Clock | None = None,
+        held: AbstractContextManager[object] | None = None,
     ) -> None:
+        """Args: held: entered around every save: who enters it finds the rows of a whole step, and nobody else there."""
         record: RunRecord = run if run is not None else ett.init()
         self._config = config
         self._state = TrainingState(model, optimizer, loader, extra)
@@ -78,6 +81,7 @@ class Checkpointer:
         self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock)
         self._epoch: Epoch | None = None
         self._failed_in_a_row = 0
+        self._held: AbstractContextManager[object] = nullcontext() if held is None else held
 
     def restore(self, resume: str | None = None) -> RestoredPosition | None:
         """Load the state to go on from and fence every older process; None on a fresh start.
@@ -153,7 +157,8 @@ class Checkpointer:
         with self._place.run.span("ckpt_save"):
             if self._tier is not None:
                 self._tier.before_save()
-            commit = save_full(self._place, self._state, self._epoch, step, cursor)
+            with self._held:
+                commit = save_full(self._place, self._state, self._epoch, step, cursor)
             if self._tier is not None:
                 self._tier.after_save(commit)
             if is_first and self._place.is_shared:

@@ -68,9 +68,11 @@ class TrainingStep:
         looked_up = self._look_up(ready, clock)
         with clock.run("forward_backward", ready.number):
             loss = self._forward_backward(step, ready.batch, looked_up.inputs)
-        with clock.run("update", ready.number):
+        with clock.run("update_colliding", ready.number):
             wait_for_sums = self._gradients.start_sum(loss)
-            self._update_rows(looked_up, factor)
+            update_others = self._start_update(looked_up, factor)
+        clock.start("update_exclusive", ready.number, update_others)
+        with clock.run("update_dense", ready.number):
             global_loss = self._finite(step, wait_for_sums())
             self.optimizer.step(self._config.optimizer.learning_rate * factor)
         return global_loss, bool(looked_up.control & STOP)
@@ -102,11 +104,8 @@ class TrainingStep:
         with clock.run("fetch_colliding", ready.number):
             return self.model.ebc.complete(ready.announced, ready.batch.features)
 
-    def _update_rows(self, looked_up: LookedUp, factor: float) -> None:
-        if self._config.train.freeze_embeddings:
-            looked_up.drop()
-        else:
-            looked_up.apply_gradients(factor)
+    def _start_update(self, looked_up: LookedUp, factor: float) -> Callable[[], None]:
+        return looked_up.drop if self._config.train.freeze_embeddings else looked_up.start_update(factor)
 
     @staticmethod
     def _finite(step: int, loss: float) -> float:
@@ -159,8 +158,7 @@ class TrainingLoop:
         # Scored before the save: a restored job has the score of every step up to its own.
         if step != max_steps and not self._score_if_due(step):
             return replace(at, stopped=True), True
-        with self.training_step.model.ebc.exchange.rows_lock:
-            self.checkpointer.step(step, at.cursor)
+        self.checkpointer.step(step, at.cursor)
         return at, step == max_steps
 
     def _score_if_due(self, step: int) -> bool:

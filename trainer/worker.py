@@ -109,7 +109,12 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, places: Places)
         reader = _open_reader(recipe, job_dir, collectives)
     batches = _prefetched(config, model, reader, collectives, run)
     checkpointer = Checkpointer(
-        recipe.checkpoint, model=model, optimizer=training_step.optimizer, loader=batches, run=run
+        recipe.checkpoint,
+        model=model,
+        optimizer=training_step.optimizer,
+        loader=batches,
+        run=run,
+        held=model.ebc.exchange.rows,
     )
     restored = checkpointer.restore()
     start = Progress(restored.step, restored.cursor) if restored else Progress(0, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from torch import nn
@@ -38,10 +38,17 @@ class LookedUp:
         """Return the bitwise or of all ranks' control words."""
         return self._lookup.control
 
-    def apply_gradients(self, factor: float) -> None:
-        """Update the rows with the gradients that came. Args: factor: of every table's learning rate."""
+    def start_update(self, factor: float) -> Callable[[], None]:
+        """Update rows that a batch waits for with the gradients that came; what is returned updates the others.
+
+        See `Lookup.start_update`. Args: factor: of every table's learning rate.
+        """
         grads = [of_width.gradients() for of_width in self._outputs]
-        self._lookup.apply_gradients(grads, [rate * factor for rate in self._rates_T])
+        return self._lookup.start_update(grads, [rate * factor for rate in self._rates_T])
+
+    def apply_gradients(self, factor: float) -> None:
+        """Update the rows with the gradients that came, see `start_update`."""
+        self.start_update(factor)()
 
     def drop(self) -> None:
         """Say that no gradients will come: the rows stay as they are."""

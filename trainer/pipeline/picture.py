@@ -14,10 +14,17 @@ from ett.errors import NotFound, UsageError
 _WIDTH, _LEFT, _ROW, _BAR, _TOP = 1120, 70, 96, 34, 52
 # One colour a batch, in turn, so that the eye follows a batch through the threads.
 _COLOURS = ("#4269d0", "#e58b2c", "#3ca951", "#a463f2")
-_SHORT = {"fetch_colliding": "colliding", "forward_backward": "forward, backward", "take": ""}
+_SHORT = {
+    "fetch_colliding": "colliding",
+    "forward_backward": "forward, backward",
+    "take": "",
+    "update_colliding": "rows waited for",
+    "update_exclusive": "other rows",
+    "update_dense": "dense",
+}
 _LEGEND = (
     "One colour a batch; below a thread: when it waited; arrows: for what in the other thread.",
-    "Thread train, from left to right: fetch colliding rows; forward, backward; update.",
+    "Thread train, from left to right: fetch colliding rows; forward, backward; rows that a batch waits for; dense.",
 )
 
 
@@ -37,7 +44,7 @@ def picture(trace: dict[str, Any], first: int, last: int) -> str:
         parts.append(_text(8, _TOP + tid * _ROW + 22, name, size=13, weight="bold"))
     for run in runs:
         parts += _run(run, x, scale)
-    parts += _arrows(events, x, begin_us, end_us)
+    parts += _arrows([e for e in events if _is_between(e, first, last)], x, begin_us, end_us)
     height = _TOP + (len(threads) - 1) * _ROW + _BAR + 40
     parts.append(_text(_LEFT, height - 10, f"{(end_us - begin_us) / 1e3:.1f} ms", size=12))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif">'
@@ -80,6 +87,11 @@ def _arrows(events: Sequence[dict[str, Any]], x: Any, begin_us: float, end_us: f
         line = f'x1="{x(start["ts"]):.1f}" y1="{y1}" x2="{x(end["ts"]):.1f}" y2="{y2}"'
         parts.append(f'<line {line} stroke="#333" stroke-width="1" marker-end="url(#tip)"/>')
     return parts
+
+
+def _is_between(event: dict[str, Any], first: int, last: int) -> bool:
+    """Return whether an arrow goes from a batch that is shown to another one."""
+    return event["ph"] in "sf" and all(first <= int(word) <= last for word in event["name"].split() if word.isdecimal())
 
 
 def _text(x: float, y: float, text: str, *, size: int, fill: str = "#222", weight: str = "normal") -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,30 +42,69 @@ class StageClock:
         self._ended = dict.fromkeys(self.graph, 0)  # the last batch of which each stage has ended
         self._changed = threading.Condition()
         self._is_finished = self._is_aborted = False
+        self._failure: BaseException | None = None  # of a stage on a thread of this clock's
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="ett-update")  # its thread starts with the first work
 
     @contextmanager
     def run(self, stage: str, batch: int) -> Iterator[None]:
         """Wait for what the graph says, then run the body as this stage of the batch.
 
-        Raises: PipelineClosedError: instead of waiting for what will not come.
+        Raises: PipelineClosedError: instead of waiting for what will not come. What a stage of `start` raised.
         """
         asked_ns = time.monotonic_ns()
         with self._changed:
-            self._changed.wait_for(lambda: self._is_finished or self._may_run(stage, batch))
+            self._changed.wait_for(lambda: self._is_finished or self._failure or self._may_run(stage, batch))
+            if self._failure is not None:
+                raise self._failure
             if self._is_aborted or not self._may_run(stage, batch):
                 raise PipelineClosedError
+        with self._noted(stage, batch, asked_ns):
+            yield
+
+    def start(self, stage: str, batch: int, work: Callable[[], None]) -> None:
+        """Run work, whose stage may run now, on the stage's own thread beside the calling one.
+
+        It runs whatever comes meanwhile; its error rises at the next stage that a thread comes to, or in `finish`.
+        """
+        assert self._may_run(stage, batch), (stage, batch)
+        asked_ns = time.monotonic_ns()
+        if self.graph[stage].thread == "train":
+            with self._noted(stage, batch, asked_ns):
+                work()
+            return
+
+        def run() -> None:
+            with self._noted(stage, batch, asked_ns):
+                work()
+
+        self._beside.submit(run).add_done_callback(self._note_failure)
+
+    def _note_failure(self, done: Future[None]) -> None:
+        with self._changed:
+            self._failure = self._failure or done.exception()
+            self._changed.notify_all()
+
+    def finish(self, *, abort: bool) -> None:
+        """Let nobody wait any longer, and end what was started.
+
+        Args: abort: an error is on its way: nobody begins a stage that could run.
+        Raises: unless aborted, what a stage of `start` raised.
+        """
+        with self._changed:
+            self._is_finished, self._is_aborted = True, abort
+            self._changed.notify_all()
+        self._beside.shutdown()
+        if self._failure is not None and not abort:
+            raise self._failure
+
+    @contextmanager
+    def _noted(self, stage: str, batch: int, asked_ns: int) -> Iterator[None]:
         begin_ns = time.monotonic_ns()
         yield
         with self._changed:
             self._ended[stage] = batch
             if batch <= self._trace_batches:
                 self.runs.append(StageRun(stage, batch, asked_ns, begin_ns, time.monotonic_ns()))
-            self._changed.notify_all()
-
-    def finish(self, *, abort: bool) -> None:
-        """Let nobody wait any longer. Args: abort: nor begin a stage that could run."""
-        with self._changed:
-            self._is_finished, self._is_aborted = True, abort
             self._changed.notify_all()
 
     def _may_run(self, stage: str, batch: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Thread = Literal["ahead", "train"]
+Thread = Literal["ahead", "train", "update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,23 @@ def stages(depth: int) -> tuple[Stage, ...]:
     """
     if not depth:
         return (
-            Stage("read", "train", (Edge("update", 1),)),
+            Stage("read", "train", (Edge("update_dense", 1),)),
             Stage("look_up", "train", (Edge("read"),)),
             Stage("forward_backward", "train", (Edge("look_up"),)),
-            Stage("update", "train", (Edge("forward_backward"),)),
+            Stage(
+                "update_colliding", "train", (Edge("forward_backward"),)
+            ),  # sums of gradients; no batch waits for rows
+            Stage("update_exclusive", "train", (Edge("update_colliding"),)),
+            Stage("update_dense", "train", (Edge("update_exclusive"),)),
         )
     return (
         Stage("read", "ahead", (Edge("take", depth),)),
         Stage("announce", "ahead", (Edge("read"),)),  # ids to their owners, exclusive rows back
-        Stage("take", "train", (Edge("announce"), Edge("update", 1))),
+        Stage("take", "train", (Edge("announce"), Edge("update_dense", 1))),
         Stage("fetch_colliding", "train", (Edge("take"),)),
         Stage("forward_backward", "train", (Edge("fetch_colliding"),)),
-        Stage("update", "train", (Edge("forward_backward"),)),  # sums of dense gradients, rows, dense weights
+        # Sums of gradients, and the rows that a batch under way waits for; then all others, beside the next batch.
+        Stage("update_colliding", "train", (Edge("forward_backward"), Edge("update_exclusive", 1))),
+        Stage("update_exclusive", "update", (Edge("update_colliding"),)),
+        Stage("update_dense", "train", (Edge("update_colliding"),)),
     )

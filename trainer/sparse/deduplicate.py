@@ -35,14 +35,17 @@ class DistinctIds:
     starts_U: Ids  # [U + 1]
     pair_of_L: Ids  # the pair of each position
 
-    def sum_duplicates(self, grads: PositionGradients) -> Tensor:
-        """Return float32 [U, D]: each pair's gradients added to +0 in the order of their positions."""
-        source, dim = grads.source, grads.source.shape[1]
+    def sums(self, grads: PositionGradients) -> RowSums:
+        """Return the sum for each pair: its gradients added to +0 in the order of their positions."""
+        dim = grads.source.shape[1]
         rows = self.order_L if grads.rows_L is None else grads.rows_L[self.order_L]
         weights = None if grads.weights_L is None else grads.weights_L[torch.from_numpy(self.order_L)]
-        total = torch.empty(len(self.ids_U), dim)
-        sums = RowSums(source, dim, dim, rows, self.starts_U, weights)
-        row_kernels.sum_rows(sums, total, threads=torch.get_num_threads())
+        return RowSums(grads.source, dim, dim, rows, self.starts_U, weights)
+
+    def sum_duplicates(self, grads: PositionGradients) -> Tensor:
+        """Return `sums` as float32 [U, D]."""
+        total = torch.empty(len(self.ids_U), grads.source.shape[1])
+        row_kernels.sum_rows(self.sums(grads), total, threads=torch.get_num_threads())
         return total
 
     def by_pair(self, of_tables: Ids) -> Ids:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -11,8 +13,9 @@ from ett.errors import ConfigError, DataError
 from ett.trainer.sparse.hashing import Ids, RowInit, owner_key, row_owner, table_salt
 from ett.trainer.sparse.id_index import id_index
 from ett.trainer.sparse.row_ledger import RowLedger
-from ett.trainer.sparse.row_optimizer import RowOptimizer
+from ett.trainer.sparse.row_optimizer import RowOptimizer, RowsOfTable
 from ett.trainer.sparse.row_rules import UNBOUNDED, RowRules
+from ett.trainer.sparse.row_sums import RowSums, each_row
 from ett.trainer.sparse.sightings import Sightings
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, Tiers
 
@@ -67,6 +70,7 @@ class EmbeddingShard(nn.Module):
                 f"{name}.sightings", rules.admit_after, owner_key=self.owner_key, rank=rank, world_size=world_size
             )
         self._tombstones = id_index()
+        self._lock = threading.RLock()  # of the storage: one thread may read rows while another one updates others
 
     def __len__(self) -> int:
         """Return the number of rows that this rank holds."""
@@ -77,36 +81,58 @@ class EmbeddingShard(nn.Module):
         """Whether an update may change rows of other ids than its own."""
         return self._rules.has_ledger
 
+    @property
+    def updates_whole(self) -> bool:
+        """Whether a step's rows are one update: more than a row's own gradients and state says what becomes of it."""
+        return self._rules.has_ledger or bool(self._rules.max_rows) or self.sightings is not None
+
     def read(self, ids: Ids, out: Tensor) -> None:
         """Write the rows of ids (int64 [N], unique, owned) to out, float32 [N, dim].
 
         Raises: DataError: an id outside a fixed table.
         """
         self._check_range(ids)
-        unknown = np.flatnonzero(~self._storage.read(ids, out))
+        with self._lock:
+            unknown = np.flatnonzero(~self._storage.read(ids, out))
         if len(unknown):
             out[torch.from_numpy(unknown)] = self._initial(ids[unknown])
 
     def update(self, ids: Ids, grads: Tensor, learning_rate: float) -> None:
         """Take one optimizer step with the summed gradients of ids: int64 [N] unique and owned, float32 [N, dim].
 
-        Ids that are not admitted yet are counted, and their gradients dropped.
+        See `update_sums`.
+        """
+        self.update_sums(ids, each_row(grads), learning_rate)
+
+    def update_sums(self, ids: Ids, sums: RowSums, learning_rate: float) -> None:
+        """Take one optimizer step with the sum of gradients of each id: int64 [N] unique and owned.
+
+        Ids that are not admitted yet are counted, and their gradients dropped. A step's rows may come in several calls
+        unless `updates_whole`: each row's update is a function of its own gradients and state.
         Raises: ConfigError: the table is full, or the batch's rows do not fit the cache.
         """
+        with self._lock:
+            self._update(ids, sums, learning_rate)
+
+    def _update(self, ids: Ids, sums: RowSums, learning_rate: float) -> None:
         if self.sightings is not None:
             is_row = self._storage.contains(ids)
             is_row[~is_row] = self.sightings.admit(ids[~is_row])
-            ids, grads = ids[is_row], grads[torch.from_numpy(is_row)]
+            ids, sums = ids[is_row], sums.at(np.flatnonzero(is_row))
         if not len(ids):
             return
         self._make_room(ids)
         with self._storage.opened(ids, self._initial) as rows:
-            weights = rows.weights[rows.weight_slots]
-            states = {name: state[rows.state_slots] for name, state in rows.states.items()}
-            self._optimizer.update(weights, grads, states, learning_rate)
-            rows.weights.index_copy_(0, rows.weight_slots, weights)
-            for name, state in states.items():
-                rows.states[name].index_copy_(0, rows.state_slots, state)
+            if rows.slots is not None:
+                table = RowsOfTable(rows.weights, rows.states, rows.slots)
+                self._optimizer.update_rows(table, sums, learning_rate)
+            else:
+                weights = rows.weights[rows.weight_slots]
+                states = {name: state[rows.state_slots] for name, state in rows.states.items()}
+                self._optimizer.update_rows(RowsOfTable(weights, states), sums, learning_rate)
+                rows.weights.index_copy_(0, rows.weight_slots, weights)
+                for name, state in states.items():
+                    rows.states[name].index_copy_(0, rows.state_slots, state)
         if self._ledger is not None:
             self._ledger.touch(ids)
         if len(self._tombstones):

@@ -21,6 +21,7 @@ from torch import Tensor
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.sparse.deduplicate import DistinctIds, PositionGradients, distinct_pairs
 from ett.trainer.sparse.hashing import Ids, row_owner
+from ett.trainer.sparse.row_sums import RowSums
 
 Mask = NDArray[np.bool_]
 Sizes = tuple[list[int], list[int]]  # entries that go to each rank, and that come from each
@@ -141,11 +142,11 @@ def send_rows(rows_OD: Sequence[Tensor], shares: Sequence[Share], collectives: C
     return exchange_joined(rows_RD, [(s.recv_counts, s.send_counts) for s in shares], collectives)
 
 
-def send_gradients(route: Route, grads_UD: Sequence[Tensor], collectives: Collectives) -> list[Tensor]:
-    """Send the gradients of this rank's pairs to the owners; return the sums of those asked of this rank."""
+def send_gradients(route: Route, grads_UD: Sequence[Tensor], collectives: Collectives) -> list[RowSums]:
+    """Send the gradients of this rank's pairs to the owners; return the sum of each pair asked of this rank."""
     parts = [g.index_select(0, torch.from_numpy(r.send_order_U)) for g, r in zip(grads_UD, route, strict=True)]
     came = exchange_joined(parts, [(r.send_counts, r.recv_counts) for r in route], collectives)
-    return [r.asked.sum_duplicates(PositionGradients(rows)) for r, rows in zip(route, came, strict=True)]
+    return [r.asked.sums(PositionGradients(rows)) for r, rows in zip(route, came, strict=True)]
 
 
 def _counts_by_rank(some: Mask, counts: Sequence[int]) -> list[int]:

@@ -41,6 +41,22 @@ class RowSums:
     def count(self) -> int:
         return len(self.starts_S) - 1
 
+    def between(self, begin: int, end: int) -> RowSums:
+        """Return consecutive sums."""
+        first, last = int(self.starts_S[begin]), int(self.starts_S[end])
+        weights = None if self.weights_L is None else self.weights_L[first:last]
+        starts = self.starts_S[begin : end + 1] - first
+        return RowSums(self.source, self.stride, self.dim, self.rows_L[first:last], starts, weights)
+
+    def at(self, numbers: Ids) -> RowSums:
+        """Return the sums of the given numbers, in their order."""
+        lengths = np.diff(self.starts_S)[numbers]
+        starts = np.zeros(len(numbers) + 1, np.int64)
+        np.cumsum(lengths, out=starts[1:])
+        places = np.arange(starts[-1]) + np.repeat(self.starts_S[:-1][numbers] - starts[:-1], lengths)
+        weights = None if self.weights_L is None else self.weights_L[torch.from_numpy(places)]
+        return RowSums(self.source, self.stride, self.dim, self.rows_L[places], starts, weights)
+
 
 def each_row(rows: Tensor) -> RowSums:
     """Return the rows of float32 [N, D] as sums of one row each."""

@@ -23,6 +23,7 @@ from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
 from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
 from ett.trainer.pipeline.stage_clock import StageClock, StageRun, write_trace
+from ett.trainer.sparse import exchange
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
 from ett.trainer.worker import build_model
 
@@ -42,6 +43,11 @@ UNLIKE = {
 }
 BAGS = replace(CONFIG, sparse=replace(CONFIG.sparse, tables=UNLIKE))
 BAG_FEATURES = ("C1", "C3", "C5")
+
+
+@pytest.fixture(autouse=True)
+def tables_of_few_rows_are_updated_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "_FEW", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -231,6 +237,10 @@ def draw_columns(rng: np.random.Generator) -> Columns:
     return one_each | {"bags": bags, "t2": history}
 
 
+def nothing() -> None:
+    return None
+
+
 def outputs_of(looked_up: LookedUp) -> Any:
     pooled = [sums.tolist() for sums in looked_up.inputs.pooled]
     return pooled, {name: (s.values().tolist(), s.lengths().tolist()) for name, s in looked_up.inputs.sequences.items()}
@@ -244,14 +254,18 @@ def test_any_order_of_announcing_and_training_reads_what_was_written_before(
     """One rank, stepped by hand: True announces the next batch, False trains on the oldest."""
     config = replace(CONFIG.sparse, optimizer="adagrad", init_scale=0.5, learning_rate=1.0)
     one, other = (JobTables(MIXED, config, LocalCollectives(), seed=1) for _ in range(2))
-    rng, announced = np.random.default_rng(seed), []
+    rng, announced, update_others = np.random.default_rng(seed), [], nothing
     for is_announcement in moves:
         if is_announcement and len(announced) < depth:
+            update_others()
+            update_others = nothing
             columns = draw_columns(rng)
             announced.append((columns, one.announce(columns, 0, LocalCollectives())))
         elif announced:
             columns, first = announced.pop(0)
-            pair = one.complete(first, columns), other.look_up(columns)
+            pair = one.complete(first, columns), other.look_up(columns)  # before the other rows of the last are updated
+            update_others()
+            update_others = nothing
             assert outputs_of(pair[0]) == outputs_of(pair[1])
             if rng.random() < 0.2:
                 pair[0].drop()
@@ -259,5 +273,7 @@ def test_any_order_of_announcing_and_training_reads_what_was_written_before(
             factor = rng.standard_normal()
             for looked_up in pair:
                 torch.autograd.backward(sum((factor * rows.square()).sum() for rows in looked_up.inputs.values()))
-                looked_up.apply_gradients(0.1)
+            update_others = pair[0].start_update(0.1)
+            pair[1].apply_gradients(0.1)
+    update_others()
     assert [vars_of(copy_of_rows(s)) for s in one.shards()] == [vars_of(copy_of_rows(s)) for s in other.shards()]

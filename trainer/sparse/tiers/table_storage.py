@@ -39,6 +39,7 @@ class OpenRows:
     weight_slots: Tensor
     states: Columns
     state_slots: Tensor
+    slots: Ids | None = None  # where weights and states, of as many rows, lie at the same slots: these
 
 
 class TableStorage(Protocol):
@@ -112,7 +113,9 @@ class HostStorage:
         at = torch.from_numpy(slots)
         is_done = False
         try:
-            yield OpenRows(self._weights.rows, at, {name: arena.rows for name, arena in self._states.items()}, at)
+            yield OpenRows(
+                self._weights.rows, at, {name: arena.rows for name, arena in self._states.items()}, at, slots
+            )
             is_done = True
         finally:
             if not is_done:
