@@ -65,7 +65,7 @@ class Checkpointer:
         clock: Clock | None = None,
         held: AbstractContextManager[object] | None = None,
     ) -> None:
-        """Args: held: entered around every save: who enters it finds the rows of a whole step, and nobody else there."""
+        """Args: held: entered around every save: within it rows are those of a whole step, and nobody else is there."""
         record: RunRecord = run if run is not None else ett.init()
         self._config = config
         self._state = TrainingState(model, optimizer, loader, extra)

@@ -201,6 +201,8 @@ def test_frozen_embeddings_add_no_row(on_ranks: OnRanks) -> None:
         batch: Any = next(iter(PlainReader(0, 1)))
         clock = StageClock(0)
         with clock.run("read", 1):
+            pass
+        with clock.run("exchange_samples", 1):
             ready = ReadyBatch(1, batch, 0, None)
         step.take(1, ready, clock)
         return sum(len(shard) for shard in model.ebc.shards())

@@ -19,6 +19,12 @@ from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.pipeline.stage_clock import PipelineClosedError, StageClock
 from ett.trainer.sparse.exchange import STOP, Announced
 
+SampleExchange = Callable[[Batch, Collectives], Batch]
+
+
+def keep_samples(batch: Batch, collectives: Collectives) -> Batch:
+    return batch
+
 
 class BatchReader(Protocol):
     def __iter__(self) -> Iterator[Batch]: ...
@@ -42,6 +48,7 @@ class PrefetchedBatches:
     Args:
         collectives: of the thread that runs ahead, used by nobody else meanwhile.
         stop_requested: asked when a batch is announced; all ranks learn it with that batch.
+        exchange_samples: gives this rank's slice of a global batch as other samples of it; every rank calls.
     """
 
     def __init__(
@@ -51,10 +58,12 @@ class PrefetchedBatches:
         collectives: Collectives,
         clock: StageClock,
         stop_requested: Callable[[], bool],
+        *,
+        exchange_samples: SampleExchange = keep_samples,
     ) -> None:
         self.clock = clock
         self._reader, self._tables, self._collectives = reader, tables, collectives
-        self._stop_requested = stop_requested
+        self._stop_requested, self._exchange_samples = stop_requested, exchange_samples
         self._ready: deque[tuple[ReadyBatch, dict[str, Any]] | BaseException | None] = deque()
         self._num_ready = threading.Semaphore(0)
         self._state: dict[str, Any] | None = None  # the reader's, when the batch that was taken last was read
@@ -103,6 +112,8 @@ class PrefetchedBatches:
                 batch = next(batches, None)
             if batch is None:
                 return
+            with self.clock.run("exchange_samples", number):
+                batch = self._exchange_samples(batch, self._collectives)
             yield ReadyBatch(number, batch, STOP if self._stop_requested() else 0, None)
             number += 1
 

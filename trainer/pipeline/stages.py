@@ -34,7 +34,8 @@ def stages(depth: int) -> tuple[Stage, ...]:
     if not depth:
         return (
             Stage("read", "train", (Edge("update_dense", 1),)),
-            Stage("look_up", "train", (Edge("read"),)),
+            Stage("exchange_samples", "train", (Edge("read"),)),
+            Stage("look_up", "train", (Edge("exchange_samples"),)),
             Stage("forward_backward", "train", (Edge("look_up"),)),
             Stage(
                 "update_colliding", "train", (Edge("forward_backward"),)
@@ -44,7 +45,8 @@ def stages(depth: int) -> tuple[Stage, ...]:
         )
     return (
         Stage("read", "ahead", (Edge("take", depth),)),
-        Stage("announce", "ahead", (Edge("read"),)),  # ids to their owners, exclusive rows back
+        Stage("exchange_samples", "ahead", (Edge("read"),)),  # between ranks
+        Stage("announce", "ahead", (Edge("exchange_samples"),)),  # ids to their owners, exclusive rows back
         Stage("take", "train", (Edge("announce"), Edge("update_dense", 1))),
         Stage("fetch_colliding", "train", (Edge("take"),)),
         Stage("forward_backward", "train", (Edge("fetch_colliding"),)),

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ett.checkpoint.capture_hooks import NO_CAPTURE
 from ett.checkpoint.table import StateSpec, TableRows
 from ett.errors import ConfigError, DataError
 from ett.trainer.sparse.hashing import Ids, RowInit, owner_key, row_owner, table_salt
@@ -21,7 +22,7 @@ from ett.trainer.sparse.tiers.tiers import IN_MEMORY, Tiers
 
 
 class EmbeddingShard(nn.Module):
-    """Implements `ett.checkpoint.table.TableShard`.
+    """Implements `ett.checkpoint.table.TableShard` and `ett.checkpoint.capture_hooks.Capturable`.
 
     Its storage is neither parameter nor buffer: it grows, lies in tiers, and no rank holds all of it. A row exists from
     the first update on; before, `read` computes its initial value, so looking up for evaluation adds nothing.
@@ -71,6 +72,7 @@ class EmbeddingShard(nn.Module):
             )
         self._tombstones = id_index()
         self._lock = threading.RLock()  # of the storage: one thread may read rows while another one updates others
+        self.capture = NO_CAPTURE
 
     def __len__(self) -> int:
         """Return the number of rows that this rank holds."""
@@ -116,12 +118,14 @@ class EmbeddingShard(nn.Module):
 
     def _update(self, ids: Ids, sums: RowSums, learning_rate: float) -> None:
         if self.sightings is not None:
+            self.capture.before_update(self.sightings.name, ids)
             is_row = self._storage.contains(ids)
             is_row[~is_row] = self.sightings.admit(ids[~is_row])
             ids, sums = ids[is_row], sums.at(np.flatnonzero(is_row))
         if not len(ids):
             return
         self._make_room(ids)
+        self.capture.before_update(self.name, ids)
         with self._storage.opened(ids, self._initial) as rows:
             if rows.slots is not None:
                 table = RowsOfTable(rows.weights, rows.states, rows.slots)
@@ -208,6 +212,7 @@ class EmbeddingShard(nn.Module):
         if not len(ids):
             return
         assert self._ledger is not None
+        self.capture.before_update(self.name, ids)
         self._storage.free(ids)
         self._ledger.free(ids)
         self._tombstones.insert(ids)

@@ -109,6 +109,7 @@ class RowExchange:
         self.widths = Width.of([shard.dim for shard in shards])
         self._owner_keys = np.array([shard.owner_key for shard in shards])
         self._in_flight: list[_InFlight] = []  # announced and not yet applied, in order
+        self._num_announced = 0
         self.rows = RowsGate()  # closed while a step's update is under way; whoever saves holds it
 
     def look_up(self, ids_T: Sequence[Ids], control: int = 0) -> Lookup:
@@ -131,6 +132,7 @@ class RowExchange:
         """
         route, control = find_route(ids_T, self._owner_keys, self.widths, control, collectives)
         with self.rows:
+            self._tell_announced(route)
             is_late_O = self._colliding(route)
             rows_OD = self._read(route, [~is_late for is_late in is_late_O])
             batch = _InFlight(route, _nothing_of(route))
@@ -224,6 +226,12 @@ class RowExchange:
     def _lookup(self, batch: _InFlight, rows_UD: Sequence[Tensor], control: int) -> Lookup:
         found = [FoundRows(rows, r.arrived_at_L()) for rows, r in zip(rows_UD, batch.route, strict=True)]
         return Lookup(self, batch, found, control)
+
+    def _tell_announced(self, route: Route) -> None:
+        self._num_announced += 1
+        for width, r in zip(self.widths, route, strict=True):
+            for _, shard, part in self._by_table(width, r):
+                shard.capture.announced(shard.name, r.asked.ids_U[part], self._num_announced)
 
     def _colliding(self, route: Route) -> list[Mask]:
         """Return which pairs a batch in flight may change: those that it has, too; all of a table that evicts.

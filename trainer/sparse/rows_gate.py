@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 
@@ -31,12 +31,14 @@ class RowsGate:
     @contextmanager
     def open_on_error(self) -> Iterator[None]:
         """Open a closed gate if the body raises, and let nobody through any more."""
-        try:
+        with ExitStack() as stack:
+            stack.push(self._failed)
             yield
-        except BaseException as err:
+
+    def _failed(self, kind: type[BaseException] | None, err: BaseException | None, tb: TracebackType | None) -> None:
+        if err is not None:
             self._failure = err
             self._lock.release()
-            raise
 
     def __enter__(self) -> None:
         self.close()

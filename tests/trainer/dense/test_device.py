@@ -32,6 +32,8 @@ def losses(config: TrainerConfig, device: torch.device, num_steps: int = 5) -> t
     for number in range(1, num_steps + 1):
         clock = StageClock(0)
         with clock.run("read", 1):
+            pass
+        with clock.run("exchange_samples", 1):
             ready = ReadyBatch(1, histories(number), 0, None)
         found.append(step.take(number, ready, clock)[0])
     rows = [copy_of_rows(shard).weights for shard in model.ebc.shards()]

@@ -54,6 +54,8 @@ def after_a_step(config: TrainerConfig, rows: slice = slice(None)) -> tuple[floa
     before = step.model.ebc.look_up(every_row).inputs.pooled[0].detach()
     clock = StageClock(0)
     with clock.run("read", 1):
+        pass
+    with clock.run("exchange_samples", 1):
         ready = ReadyBatch(1, batch(rows=rows), 0, None)
     loss, _ = step.take(1, ready, clock)
     after = step.model.ebc.look_up(every_row).inputs.pooled[0].detach()

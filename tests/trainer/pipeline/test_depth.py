@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 
 from ett.checkpoint.table import copy_of_rows
 from ett.errors import DataError
-from ett.trainer.comm.collectives import LocalCollectives
+from ett.trainer.comm.collectives import Collectives, LocalCollectives
 from ett.trainer.config import DenseConfig, ModelConfig, SparseConfig, TableConfig, TrainConfig, TrainerConfig
 from ett.trainer.data.columns import Column, Columns, Jagged, take_rows
 from ett.trainer.embedding.job_tables import JobTables, LookedUp
 from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
 from ett.trainer.loop import TrainingStep
-from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
+from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches, SampleExchange, keep_samples
 from ett.trainer.pipeline.stage_clock import StageClock, StageRun, write_trace
 from ett.trainer.sparse import exchange
+from ett.trainer.sparse.embedding_shard import EmbeddingShard
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
 from ett.trainer.worker import build_model
 
@@ -107,11 +108,18 @@ def bags_of(rng: np.random.Generator, *, is_weighted: bool) -> Jagged:
 
 
 def prefetched(
-    collectives: Any, reader: SmallReader, step: TrainingStep, depth: int, trace: int = 0
+    collectives: Any,
+    reader: SmallReader,
+    step: TrainingStep,
+    depth: int,
+    *,
+    trace: int = 0,
+    exchange_samples: SampleExchange = keep_samples,
 ) -> PrefetchedBatches:
     any_reader: Any = reader
     ahead = collectives.beside() if depth else collectives
-    return PrefetchedBatches(any_reader, step.model.ebc, ahead, StageClock(depth, trace), lambda: False)
+    clock = StageClock(depth, trace)
+    return PrefetchedBatches(any_reader, step.model.ebc, ahead, clock, lambda: False, exchange_samples=exchange_samples)
 
 
 def trained(
@@ -120,11 +128,13 @@ def trained(
     last_step: int = STEPS,
     config: TrainerConfig = CONFIG,
     tiers: Tiers = IN_MEMORY,
+    *,
+    exchange_samples: SampleExchange = keep_samples,
 ) -> tuple[list[float], list[dict[str, Any]], Any]:
     step = TrainingStep(config, build_model(config, collectives, tiers), collectives)
     reader = SmallReader(collectives.rank, collectives.world_size, has_bags=bool(config.sparse.tables))
     losses = []
-    with prefetched(collectives, reader, step, depth) as batches:
+    with prefetched(collectives, reader, step, depth, exchange_samples=exchange_samples) as batches:
         for ready in batches:
             losses.append(step.take(ready.number, ready, batches.clock)[0])
             assert batches.state_dict() == {"num_read": ready.number}
@@ -244,6 +254,90 @@ def nothing() -> None:
 def outputs_of(looked_up: LookedUp) -> Any:
     pooled = [sums.tolist() for sums in looked_up.inputs.pooled]
     return pooled, {name: (s.values().tolist(), s.lengths().tolist()) for name, s in looked_up.inputs.sequences.items()}
+
+
+def permuted(batch: Any, collectives: Collectives) -> Any:
+    """Give the ranks other samples of the global batch, and other numbers of them."""
+    columns = {"labels": batch.labels, "dense": batch.dense, **batch.features}
+    whole = {name: torch.cat(collectives.gather(torch.from_numpy(part))).numpy() for name, part in columns.items()}
+    order = np.random.default_rng(len(whole["labels"])).permutation(BATCH)
+    mine = np.array_split(order, collectives.world_size + 1)[collectives.rank :: collectives.world_size]
+    taken = take_rows(whole, np.concatenate(mine))
+    labels, dense = (np.asarray(taken.pop(name)) for name in ("labels", "dense"))
+    return SmallBatch(labels, dense, taken)
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_samples_may_train_on_other_ranks(on_ranks: OnRanks, depth: int) -> None:
+    config = replace(CONFIG, model=replace(CONFIG.model, dropout=0.0))
+    kept = on_ranks(3, lambda c: trained(c, depth, config=config))
+    moved = on_ranks(3, lambda c: trained(c, depth, config=config, exchange_samples=permuted))
+    assert moved[0] != kept[0]  # the samples of a rank are others, and so is the order of sums
+    # Only the order of float32 sums differs; twelve steps of these learning rates do not amplify it beyond 1e-4.
+    assert moved[0][0] == pytest.approx(kept[0][0], rel=1e-4)
+    for of_moved, of_kept in zip(moved, kept, strict=True):
+        for ours, theirs in zip(of_moved[1], of_kept[1], strict=True):
+            assert ours["ids"] == theirs["ids"] and ours["step"] == theirs["step"]
+            torch.testing.assert_close(
+                torch.tensor(ours["weights"]), torch.tensor(theirs["weights"]), rtol=0, atol=1e-3
+            )
+        for mine, other in zip(of_moved[2], of_kept[2], strict=True):
+            torch.testing.assert_close(torch.tensor(mine), torch.tensor(other), rtol=0, atol=1e-3)
+
+
+class Seen:
+    """Which ids a table was told of before it changed them."""
+
+    def __init__(self, shard: EmbeddingShard) -> None:
+        self.shard, self.announced_ids, self.guarded, self.batches = shard, set[int](), list[list[int]](), list[int]()
+        self.before: dict[int, list[float]] = {}  # of each guarded id, what its row was
+
+    def announced(self, table: str, ids: Any, batch: int) -> None:
+        assert table == self.shard.name and (np.diff(ids) > 0).all()
+        self.announced_ids.update(ids.tolist())
+        self.batches.append(batch)
+
+    def before_update(self, table: str, ids: Any) -> None:
+        rows = torch.empty(len(ids), self.shard.dim)
+        self.shard.read(ids, rows)
+        self.before |= dict(zip(ids.tolist(), rows.tolist(), strict=True))
+        self.guarded.append(ids.tolist())
+
+
+def whole_rows(step: TrainingStep, shard: EmbeddingShard) -> dict[str, Any]:
+    with step.model.ebc.exchange.rows:
+        return vars_of(copy_of_rows(shard))
+
+
+@pytest.mark.parametrize("rules", [{}, {"max_rows": 12, "when_full": "lru"}])
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_rows_are_guarded_before_they_change(on_ranks: OnRanks, depth: int, rules: dict[str, Any]) -> None:
+    config = replace(CONFIG, sparse=replace(CONFIG.sparse, **rules))
+
+    def body(collectives: Any) -> None:
+        step = TrainingStep(config, build_model(config, collectives), collectives)
+        shard = step.model.ebc.shards()[0]
+        seen = Seen(shard)
+        shard.capture = seen
+        reader = SmallReader(collectives.rank, collectives.world_size)
+        changed: dict[int, list[float]] = {}
+        with prefetched(collectives, reader, step, depth) as batches:
+            for ready in batches:
+                seen.before.clear()
+                was = whole_rows(step, shard)
+                before = dict(zip(was["ids"], was["weights"], strict=True))
+                step.take(ready.number, ready, batches.clock)
+                now = whole_rows(step, shard)
+                after = dict(zip(now["ids"], now["weights"], strict=True))
+                changed = {i: before[i] for i in before if after.get(i) != before[i]}
+                created = after.keys() - before.keys()
+                assert changed.keys() | created <= seen.before.keys()
+                assert all(seen.before[i] == row for i, row in changed.items())
+                assert not depth or {i for ids in seen.guarded for i in ids} <= seen.announced_ids
+        assert changed
+        assert seen.batches == sorted(set(seen.batches)) and bool(seen.batches) == bool(depth)
+
+    on_ranks(2, body)
 
 
 @given(moves=st.lists(st.booleans(), max_size=40), seed=st.integers(0, 99), depth=st.integers(1, 4))
