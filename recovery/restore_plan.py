@@ -40,6 +40,7 @@ class RestorePlan:
             ),
             ("position", f"step {self.step}, {self.cursor:,} samples consumed"),
             ("to read", f"{self.num_bytes:,} bytes in {self.num_files} files under {self.uri}"),
+            ("checked", "records and sizes; bytes are checked as they are loaded, and a damaged commit is passed over"),
             ("given up", f"{redone} steps up to step {self.newest_step}" if redone > 0 else "no saved step"),
         ]
         if self.abandons:

@@ -88,8 +88,11 @@ class SparseConfig:
         for name in ("max_rows", "ttl_updates"):
             _at_least(f"sparse.{name}", getattr(self, name), 0)
         _at_least("sparse.admit_after", self.admit_after, 1)
-        if self.when_full != "error" and not self.max_rows:
-            raise ConfigError(f"sparse.when_full is {self.when_full!r} and sparse.max_rows is 0", expected="a bound")
+        if self.when_full != "error" and not (self.max_rows or any(own.max_rows for own in self.tables.values())):
+            raise ConfigError(
+                f"sparse.when_full is {self.when_full!r} and no table has a bound",
+                expected="sparse.max_rows, or max_rows of a table, above 0",
+            )
         _above_zero("sparse.learning_rate", self.learning_rate)
         _above_zero("sparse.eps", self.eps)
         _check_betas("sparse", self.beta1, self.beta2)

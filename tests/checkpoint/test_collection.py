@@ -14,7 +14,9 @@ import pytest
 from checkpoint_world import FaultStore, Killed, Meeting, Rank, ThreadRanks, holds, restored_world, saved_world
 
 from ett.checkpoint import collection as collection_module
+from ett.checkpoint.buffered_store import BufferedStore
 from ett.checkpoint.collection import Keep, collect, plan_collection
+from ett.checkpoint.commit import commit_name
 from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
@@ -255,6 +257,34 @@ def test_gc_says_what_it_would_delete_and_deletes_only_with_yes(
     assert "--yes deletes them" in capsys.readouterr().out
     assert document(capsys, "gc", str(saved), "--keep-last", "2", "--yes")["deleted"]
     assert steps(saved) == [3, 4]
+
+
+def test_what_only_a_buffer_holds_displaces_nothing_that_is_uploaded(saved: Path, tmp_path: Path) -> None:
+    remote = tmp_path / "remote"
+    shutil.copytree(saved, remote)
+    known, _ = CommitLog(LocalStore(saved)).read_all()
+    for seq, commit in known.items():
+        if commit.step > 2:
+            (remote / commit_name(seq)).unlink()
+    store = BufferedStore(LocalStore(saved), LocalStore(remote))
+    assert max(commit.step for commit in CommitLog(store).read_all()[0].values()) == 4
+    collect(store, ONE, plan_collection(store, ONE))
+    assert steps(remote) == [2] and steps(saved) == [1, 2, 3, 4]
+    assert_whole(remote)
+
+
+def test_nothing_goes_where_the_newest_is_damaged_within(saved: Path) -> None:
+    known, _ = CommitLog(LocalStore(saved)).read_all()
+    segment = saved / known[max(known)].tables[0].files[0].stored.path
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.chmod(0o644)
+    segment.write_bytes(data)
+    before = LocalStore(saved).list("")
+    with pytest.raises(CorruptState, match="the newest, is damaged") as caught:
+        gc(saved)
+    assert caught.value.did == "deleted nothing"
+    assert LocalStore(saved).list("") == before
 
 
 @pytest.mark.parametrize("flags", [["--keep-every", "soon"], ["--max-bytes", "2TB"]])

@@ -203,8 +203,8 @@ class EmbeddingShard(nn.Module):
         raise ConfigError(
             f"table {self.name} is full: it holds {len(self)} rows on rank {self._rank}, and a batch of {len(ids)} ids "
             f"brings {num_new} new ones",
-            expected=f"at most sparse.max_rows = {rules.max_rows} rows of a table on a rank",
-            do="raise sparse.max_rows, or "
+            expected=f"at most {rules.max_rows} rows of it on a rank: its max_rows in [sparse.tables], or sparse.max_rows",
+            do="raise that bound, or "
             + ("lower train.batch_size" if evicts else "set sparse.when_full: lru or lfu"),
         )
 
