@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ett.errors import NotFound
+from ett.errors import ConfigError, NotFound
 from ett.section import build_section
 
 SECTIONS: dict[str, str] = {
@@ -28,7 +28,7 @@ def check(sections: Mapping[str, Any], cwd: str) -> None:
     Args:
         sections: a resolved recipe, or the kept one of a job.
         cwd: the folder that the ranks will run in.
-    Raises: NotFound: data.path is not there. ConfigError: [sparse.tables] does not fit the data.
+    Raises: NotFound: data.path is not there. ConfigError: [sparse.tables] or the model does not fit the data.
     """
     from ett.trainer.config import ModelConfig, SparseConfig
     from ett.trainer.data.config import DataConfig
@@ -42,8 +42,11 @@ def check(sections: Mapping[str, Any], cwd: str) -> None:
             expected="a file, a folder or an fsspec URL",
             do="correct it, or leave it empty to generate input",
         )
-    recipe_tables(
-        build_section(ModelConfig, sections.get("model", {}), "model"),
-        build_section(SparseConfig, sections.get("sparse", {}), "sparse"),
-        build_section(DataConfig, sections.get("data", {}), "data").id_features,
-    )
+    model = build_section(ModelConfig, sections.get("model", {}), "model")
+    data = build_section(DataConfig, sections.get("data", {}), "data")
+    if model.kind != "hstu" and not data.num_dense:
+        raise ConfigError(
+            f"model.kind is {model.kind!r}, which begins with dense features, and data.format {data.format!r} has none",
+            expected="model.kind = 'hstu', or data with dense features",
+        )
+    recipe_tables(model, build_section(SparseConfig, sections.get("sparse", {}), "sparse"), data.id_features)

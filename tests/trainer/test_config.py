@@ -33,7 +33,7 @@ WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (SparseConfig, {"admit_after": 0}, "sparse.admit_after is 0"),
     (SparseConfig, {"max_rows": -1}, "sparse.max_rows is -1"),
     (SparseConfig, {"ttl_updates": -1}, "sparse.ttl_updates is -1"),
-    (SparseConfig, {"when_full": "lru"}, "sparse.when_full is 'lru' and sparse.max_rows is 0"),
+    (SparseConfig, {"when_full": "lru"}, "sparse.when_full is 'lru' and no table has a bound"),
     (DenseConfig, {"threads": 0}, "dense.threads is 0"),
     (OptimizerConfig, {"schedule": "cosine"}, "optimizer.decay_steps is 0"),
     (OptimizerConfig, {"beta2": 1.0}, "optimizer.beta2 is 1.0"),

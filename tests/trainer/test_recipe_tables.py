@@ -6,6 +6,7 @@ import pytest
 
 from ett.errors import ConfigError
 from ett.trainer.config import ModelConfig, SparseConfig, TableConfig
+from ett.trainer.recipe import check
 from ett.trainer.recipe_tables import recipe_tables
 
 FEATURES = ("user", "item", "history")
@@ -53,3 +54,13 @@ def test_tables_that_fit_no_data_are_refused(tables: dict[str, TableConfig], fac
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         TableConfig(**wrong)
+
+
+@pytest.mark.parametrize("kind", ["dlrm", "dcn_v2"])
+def test_a_model_that_begins_with_dense_features_is_refused_for_data_without(kind: str) -> None:
+    sections = {
+        "data": {"format": "sequence", "ids": ["item"], "histories": ["item_history"]},
+        "model": {"kind": kind},
+    }
+    with pytest.raises(ConfigError, match=f"model.kind is '{kind}', which begins with dense features"):
+        check(sections, ".")

@@ -22,7 +22,7 @@ from ett.trainer.embedding.batches_ahead import BatchesAhead, Flight
 from ett.trainer.embedding.device_alarm import BatchReport, DeviceAlarm, WrongBatch
 from ett.trainer.embedding.device_cache import WEIGHT
 from ett.trainer.embedding.device_tables import Block
-from ett.trainer.embedding.feature_ids import Slot
+from ett.trainer.embedding.feature_ids import Slot, whole_ids
 from ett.trainer.embedding.table_config import EmbeddingConfig
 from ett.trainer.jagged import KeyedJaggedTensor
 from ett.trainer.jagged.segments import gather_segments, offsets_of
@@ -240,7 +240,7 @@ class BlockBags:
 
     def bags(self, features: KeyedJaggedTensor, report: Tensor, *, is_weighted: bool) -> _Bags:
         """Args: report: int64 [2], see `locate_rows`."""
-        ids_L, lengths, batch_size = features.values().long(), features.lengths(), features.stride()
+        ids_L, lengths, batch_size = whole_ids(features), features.lengths(), features.stride()
         offsets = None
         weights_L = features.weights().detach().float().contiguous() if is_weighted else None
         positions = None

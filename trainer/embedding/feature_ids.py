@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ett.errors import ConfigError, DataError
@@ -59,6 +60,14 @@ def slots_of(tables: Sequence[EmbeddingConfig], is_mean: Sequence[bool]) -> list
     return slots
 
 
+def whole_ids(batch: KeyedJaggedTensor) -> Tensor:
+    """Return the ids as int64. Raises: DataError: they are of a type that another id could be rounded to."""
+    values = batch.values()
+    if values.dtype.is_floating_point or values.dtype.is_complex or values.dtype is torch.bool:
+        raise DataError(f"the ids of the batch are {values.dtype}", expected="int64, or another type of integers")
+    return values.long()
+
+
 def ids_of_slots(
     batch: KeyedJaggedTensor, slots: Sequence[Slot], tables: Sequence[EmbeddingConfig], *, is_weighted: bool
 ) -> list[FeatureIds]:
@@ -72,7 +81,7 @@ def ids_of_slots(
     if batch.values().device.type != "cpu":
         raise ConfigError(f"the batch is on {batch.values().device}", expected="a batch in host memory")
     weights = batch.weights().detach().float().contiguous() if is_weighted else None
-    values, lengths = batch.values().long().numpy(), batch.lengths().numpy()
+    values, lengths = whole_ids(batch).numpy(), batch.lengths().numpy()
     places = batch.index_per_key()
     segments = list(pairwise(batch.offset_per_key()))
     stride = batch.stride()

@@ -203,9 +203,8 @@ class EmbeddingShard(nn.Module):
         raise ConfigError(
             f"table {self.name} is full: it holds {len(self)} rows on rank {self._rank}, and a batch of {len(ids)} ids "
             f"brings {num_new} new ones",
-            expected=f"at most {rules.max_rows} rows of it on a rank: its max_rows in [sparse.tables], or sparse.max_rows",
-            do="raise that bound, or "
-            + ("lower train.batch_size" if evicts else "set sparse.when_full: lru or lfu"),
+            expected=f"at most {rules.max_rows} rows of it on a rank: max_rows in [sparse.tables] or [sparse]",
+            do="raise that bound, or " + ("lower train.batch_size" if evicts else "set sparse.when_full: lru or lfu"),
         )
 
     def _evict(self, ids: Ids) -> None:

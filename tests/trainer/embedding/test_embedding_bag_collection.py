@@ -225,6 +225,17 @@ def test_an_id_out_of_range_is_named_with_its_table(wrong: int) -> None:
         ebc(bags([1, 2], [3, wrong]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bool])
+def test_ids_that_are_no_integers_are_refused(dtype: torch.dtype) -> None:
+    """float32 has no 2^24 + 1: another row would be looked up."""
+    collection = EmbeddingBagCollection(
+        [EmbeddingBagConfig(20, 4, "t", feature_names=["f"])], fused_params=FusedParams()
+    )
+    features = KeyedJaggedTensor(["f"], torch.ones(2, dtype=dtype), None, torch.tensor([1, 1]))
+    with pytest.raises(DataError, match=f"ids of the batch are {dtype}"):
+        collection(features)
+
+
 def test_a_gradient_that_is_not_finite_updates_nothing() -> None:
     ebc = EmbeddingBagCollection(DYNAMIC, fused_params=FUSED)
     out = ebc(bags([1], [2])).values()
