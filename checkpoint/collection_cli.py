@@ -64,7 +64,7 @@ def gc_command(
     """Delete commits that nothing keeps, and files that no commit needs.
 
     Kept besides: pins, commits being read, the newest record. Files that dead saves left go when they are a day old.
-    Nothing goes while a record cannot be read or the newest commit is not whole.
+    Nothing goes while a record cannot be read or the newest commit is not whole; --yes reads it in full.
     """
     keep = Keep(last=keep_last, every_s=_seconds(keep_every), max_bytes=_bytes(max_bytes))
     store = open_store_of(target)
