@@ -14,7 +14,8 @@ from ett.checkpoint.incarnation import Epoch, life_of
 from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
 from ett.checkpoint.retention import sweep_orphans
 from ett.checkpoint.save import SavePlace
-from ett.checkpoint.uploader import Uploader
+from ett.checkpoint.uploader import REQUEST_S, Uploader
+from ett.errors import EttError, LostPeer
 
 
 class BufferedTier:
@@ -75,7 +76,14 @@ class BufferedTier:
             self.uploader.wait_for_room(self._last_bytes, self._limit_bytes)
             return self.uploader.newest_remote
 
-        newest = gather_or_raise(self._ranks, wait)[0]
+        try:
+            newest = gather_or_raise(self._ranks, wait)[0]
+        except LostPeer:
+            raise
+        except EttError:  # on every rank alike
+            given_up = self._ranks.gather(self.uploader.take_given_up())
+            self.uploader.drop({seq for seqs in given_up for seq in seqs})
+            raise
         for seq in sorted(seq for seq in self._copies if seq < newest):
             kept = {file.path for later in self._copies if later > seq for file in self._copies[later].stored_files()}
             self.uploader.drop_copies(self._copies.pop(seq), kept)
@@ -107,13 +115,19 @@ class BufferedTier:
                     tier="remote",
                 )
 
-    def close(self) -> None:
-        """Wait until everything is uploaded. Raises: Unreachable: it was not within ten minutes; Conflict."""
+    def close(self, *, wait: bool = True) -> None:
+        """Wait until everything is uploaded, or without `wait` a few seconds for as much as arrives in them.
+
+        Raises: Unreachable: it was not within ten minutes; Conflict.
+        """
         try:
-            self.uploader.drain()
+            if wait:
+                self.uploader.drain()
+            else:
+                self.uploader.drain_for_stop()
         finally:
             self.report()
-            self.uploader.close()
+            self.uploader.close(None if wait else REQUEST_S)
 
     def _candidate(self, step: int | None) -> Json:
         known, _ = CommitLog(self.reading).read_all()

@@ -173,14 +173,16 @@ class Checkpointer:
             self._say_over_budget(commit, stall_s)
         return commit
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """Wait until what was saved is uploaded, and give up the process group; no call is possible afterwards.
 
+        Args: wait: False for a job that was told to stop: it waits a few seconds at most, and what has not arrived by
+            then is logged; it stays in the buffer, and the next start sends it.
         Raises: Unreachable: the remote store did not take it in time; it stays in the buffer.
         """
         try:
             if self._tier is not None:
-                self._tier.close()
+                self._tier.close(wait=wait)
         finally:
             self._place.ranks.close()
 

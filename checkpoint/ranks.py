@@ -123,7 +123,7 @@ def gather_or_raise(ranks: Ranks, action: Callable[[], Json]) -> list[Json]:
     results = ranks.gather(_attempt(action))
     for rank, result in enumerate(results):
         if "error" in result:
-            raise _error_from_json(result["error"], "" if ranks.world_size == 1 else f"rank {rank}: ")
+            raise error_from_json(result["error"], "" if ranks.world_size == 1 else f"rank {rank}: ")
     return [result["value"] for result in results]
 
 
@@ -131,7 +131,7 @@ def on_rank_zero(ranks: Ranks, action: Callable[[], Json]) -> Json:
     """Run `action` on rank 0 alone and return its result on every rank; its failure is raised on all."""
     result = ranks.broadcast(_attempt(action) if ranks.rank == 0 else None)
     if "error" in result:
-        raise _error_from_json(result["error"], "")
+        raise error_from_json(result["error"], "")
     return result["value"]
 
 
@@ -139,17 +139,17 @@ def _attempt(action: Callable[[], Json]) -> Json:
     try:
         return {"value": action()}
     except EttError as err:
-        return {"error": _error_as_json(err)}
+        return {"error": error_as_json(err)}
     except OSError as err:
-        return {"error": _error_as_json(Unreachable(f"{type(err).__name__}: {err}", code="S003"))}
+        return {"error": error_as_json(Unreachable(f"{type(err).__name__}: {err}", code="S003"))}
 
 
-def _error_as_json(err: EttError) -> Json:
+def error_as_json(err: EttError) -> Json:
     texts = {"fact": err.fact, "expected": err.expected, "do": err.do, "did": err.did, "code": err.code}
     return {"class": type(err).__name__, **texts}
 
 
-def _error_from_json(error: Json, prefix: str) -> EttError:
+def error_from_json(error: Json, prefix: str) -> EttError:
     kind = getattr(errors, error["class"], EttError)
     rebuilt: EttError = kind(
         prefix + error["fact"],

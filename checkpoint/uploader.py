@@ -25,6 +25,7 @@ from ett.checkpoint.buffered_store import BufferedStore
 from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.file_hash import is_intact
+from ett.checkpoint.given_up import leave_note, read_note
 from ett.checkpoint.restore_checks import check_size
 from ett.checkpoint.retention import retire
 from ett.checkpoint.segment import StoredFile
@@ -39,6 +40,8 @@ GIVE_UP_S = 3600.0  # a commit that cannot be sent for so long is given up; its 
 LONGEST_WAIT_S = 30.0
 ROOM_S = 600.0  # longest that a save waits for room in the buffer, and close() for what is on its way
 EXIT_S = 60.0  # longest that a program that never called close() is kept
+STOPPED_S = 3.0  # longest that a job that was told to stop waits for what is on its way
+REQUEST_S = 1.0  # and then for the request that is under way
 POLL_S = 0.2
 
 
@@ -49,10 +52,15 @@ class Uploaded:
     seconds: float
 
 
+class _Dropped(Exception):
+    """A commit is not to be sent any more: a rank has given it up and all have been told why, or this is the end."""
+
+
 class Uploader:
     """One rank's: sends its own files; rank 0's also makes the commit, when all ranks' files are there.
 
-    Ranks learn of each other through the store alone: a rank's fragment is sent after its other files.
+    Ranks learn of each other through files: a rank's fragment is sent after its other files, and who cannot send its
+    files leaves a note (given_up.py), in the buffer if rank 0 sees it there.
     """
 
     def __init__(self, store: BufferedStore, rank: int, world_size: int, *, keep_last: int, clock: Clock) -> None:
@@ -63,6 +71,10 @@ class Uploader:
         self._pending: deque[tuple[Commit, int]] = deque()  # with this rank's bytes
         self._done: list[Uploaded] = []
         self._failure: EttError | None = None
+        self._failed_seq = 0  # of `_failure`
+        self._given_up: list[int] = []  # by this rank, since the last call of take_given_up
+        self._dropped: set[int] = set()  # given up by any rank, as all know
+        self._notes = store.local if store.has_local_commits else store.remote
         self._thread: threading.Thread | None = None
         self._sent: set[str] = set()  # of the commit before: a chain lists most of its files again
         self.newest_remote = 0  # rank 0: the newest commit that this life has made there
@@ -99,21 +111,52 @@ class Uploader:
             done, self._done = self._done, []
             return done
 
-    def drain(self, timeout_s: float = ROOM_S) -> None:
-        """Return when nothing is on its way. Raises: as `wait_for_room`."""
+    def take_given_up(self) -> list[int]:
+        """Return the numbers of the commits that this rank has given up since the last call."""
         with self._changed:
-            is_done = self._changed.wait_for(lambda: self._failure or not self._pending, timeout_s)
+            given_up, self._given_up = self._given_up, []
+            return given_up
+
+    def drop(self, seqs: set[int]) -> None:
+        """Go on without these commits: a rank has given them up, and all ranks have raised why."""
+        with self._changed:
+            self._dropped |= seqs
+            if self._failed_seq in seqs and not isinstance(self._failure, Conflict):
+                self._failure = None
+
+    def drain(self, timeout_s: float = ROOM_S) -> None:
+        """Return when nothing is on its way: what follows a commit that was given up is sent all the same.
+
+        Raises: as `wait_for_room`.
+        """
+        with self._changed:
+            is_done = self._changed.wait_for(lambda: not self._pending, timeout_s)
             self._raise_failure()
             if not is_done:
                 raise self._behind("the buffer keeps it, and the next start of the job on this host sends it")
 
-    def close(self) -> None:
-        """End the thread after the request that is under way; what is left stays in the buffer."""
+    def drain_for_stop(self) -> None:
+        """Wait a few seconds for what is on its way, and log what then stays in the buffer. Raises: Conflict."""
+        try:
+            self.drain(STOPPED_S)
+        except Conflict:
+            raise
+        except EttError:  # why a commit was given up was logged when it happened
+            with self._changed:
+                waiting = self._behind("").fact if self._pending else ""
+            if waiting:
+                log.warning("stopping: %s; the next start of the job on this host sends them", waiting)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """End the thread after the request that is under way; what is left stays in the buffer.
+
+        Args: timeout_s: longest wait for that request; it then ends with the process.
+        """
         with self._changed:
             self._stop.set()
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout_s)
 
     def drop_copies(self, commit: Commit, kept: set[str]) -> None:
         """Remove this rank's local files of a commit but those that a newer one needs, and rank 0's record of it."""
@@ -137,32 +180,50 @@ class Uploader:
                 if self._stop.is_set():
                     return
                 commit, num_bytes = self._pending[0]
-            began_ns, failure = self._clock.mono_ns(), None
+            began_ns = self._clock.mono_ns()
             try:
                 self._send(commit)
-            except EttError as err:
-                failure = err
-                log.error("commit %d of step %d was not uploaded: %s", commit.seq, commit.step, err)
-            with self._changed:
-                self._pending.popleft()
-                if failure is None:
-                    seconds = (self._clock.mono_ns() - began_ns) / 1e9
-                    self._done.append(Uploaded(commit, num_bytes, seconds))
-                    self.newest_remote = commit.seq if self._rank == 0 else 0
-                elif not self._stop.is_set():
-                    self._failure = failure
-                if isinstance(failure, Conflict):
-                    self._pending.clear()  # another life has taken over: what is left can never be committed
-                self._changed.notify_all()
+            except _Dropped:
+                self._ended(commit, None, None)
+            except Exception as err:  # noqa: BLE001 - a thread that ended without a word would leave every rank waiting
+                self._give_up(commit, err)
+            else:
+                seconds = (self._clock.mono_ns() - began_ns) / 1e9
+                self._ended(commit, Uploaded(commit, num_bytes, seconds), None)
+
+    def _give_up(self, commit: Commit, err: Exception) -> None:
+        failure = err if isinstance(err, EttError) else Unreachable(f"{type(err).__name__}: {err}", code="S003")
+        log.error("commit %d of step %d was not uploaded: %s", commit.seq, commit.step, failure)
+        if self._rank != 0 and not self._stop.is_set():
+            try:
+                leave_note(self._notes, commit, self._rank, failure)
+            except (EttError, OSError) as unsaid:
+                log.warning("rank 0 learns of it at the next save only: %s", unsaid)
+        self._ended(commit, None, failure)
+
+    def _ended(self, commit: Commit, uploaded: Uploaded | None, failure: EttError | None) -> None:
+        with self._changed:
+            self._pending.popleft()
+            if uploaded is not None:
+                self._done.append(uploaded)
+                self.newest_remote = commit.seq if self._rank == 0 else 0
+            if failure is not None and not self._stop.is_set() and commit.seq not in self._dropped:
+                self._failure, self._failed_seq = failure, commit.seq
+                self._given_up.append(commit.seq)
+            if isinstance(failure, Conflict):
+                self._failure = failure
+                self._pending.clear()  # another life has taken over: what is left can never be committed
+            self._changed.notify_all()
 
     def _send(self, commit: Commit) -> None:
+        self._check_wanted(commit)
         fragments = {file.path for file in commit.fragments}
         mine = [file for file in self.share(commit) if file.path not in self._sent]
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="ckpt-send") as pool:
             list(pool.map(self._send_file, [file for file in mine if file.path not in fragments]))
             list(pool.map(self._send_file, [file for file in mine if file.path in fragments]))
             if self._rank == 0:
-                list(pool.map(self._wait_for, commit.fragments))
+                list(pool.map(lambda writer: self._wait_for(commit, writer), range(len(commit.fragments))))
                 list(pool.map(lambda file: self._retried(lambda: check_size(self._store.remote, file)), mine))
         self._sent = {file.path for file in self.share(commit)}
         if self._rank == 0:
@@ -178,9 +239,9 @@ class Uploader:
             raise CorruptState(f"{path} does not match its checksum before it was sent", do="check the buffer's disk")
         self._retried(lambda: self._store.remote.put_file(stored.path, path, stored.xxh3_128))
 
-    def _wait_for(self, fragment: StoredFile) -> None:
-        """Return when a rank has sent its fragment, and with it everything of its own."""
-        waited_s = 0.0
+    def _wait_for(self, commit: Commit, writer: int) -> None:
+        """Return when a rank has sent a writer's fragment, and with it everything else. Raises: why it cannot."""
+        fragment, rank, waited_s = commit.fragments[writer], writer % self._world_size, 0.0
         while True:
             try:
                 self._retried(lambda: check_size(self._store.remote, fragment))
@@ -189,8 +250,19 @@ class Uploader:
                 if self._stop.wait(POLL_S) or waited_s > GIVE_UP_S:
                     raise Unreachable(f"{fragment.path} did not arrive: {err.fact}", code="S005") from err
                 waited_s += POLL_S
+            self._check_wanted(commit)
+            failure = self._retried(lambda: read_note(self._notes, commit, rank)) if rank else None
+            if failure is not None:
+                raise failure
+
+    def _check_wanted(self, commit: Commit) -> None:
+        with self._changed:
+            if commit.seq in self._dropped:
+                raise _Dropped
 
     def _retried(self, action: Callable[[], T]) -> T:
+        if self._stop.is_set():
+            raise _Dropped  # nothing is begun after the end, however long the request before it took
         retrying = Retrying(
             stop=stop_any(stop_after_delay(GIVE_UP_S), stop_when_event_set(self._stop)),
             wait=wait_random_exponential(multiplier=0.5, max=LONGEST_WAIT_S),
