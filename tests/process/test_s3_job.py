@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -128,3 +129,21 @@ def test_training_goes_on_while_the_server_is_dead_and_sends_when_it_is_back(
         stack.enter_context(seaweed(tmp_path / "seaweed", ports))
         assert supervisor.wait(timeout=90) == 0, job.err
         assert_ended_well(job, store, whole)
+
+
+def test_a_job_stopped_while_the_server_is_dead_ends_in_time_and_leaves_its_uploads_to_the_next_start(
+    job: LaunchedJob, tmp_path: Path
+) -> None:
+    with seaweed(tmp_path / "seaweed") as (url, process):
+        store = bucket(url)
+        sets = ("--set", f"checkpoint.uri={store.uri}", "--set", "train.epochs=50")
+        supervisor = job.start("--nproc", "2", *sets, RECIPE, **environ(url))
+        wait_until(lambda: job.records("ckpt_commit"), 90, "a first commit")
+        process.kill()
+        process.wait()
+        num_known = len(job.records("ckpt_commit"))
+        wait_until(lambda: len(job.records("ckpt_commit")) > num_known, 60, "a commit that cannot be sent")
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(timeout=60) == 143, job.err
+        assert [end["reason"] for end in job.ends()] == ["preempted"]
+        assert f"for {store.uri}; the next start of the job on this host sends them" in job.err + job.out
