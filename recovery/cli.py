@@ -27,7 +27,7 @@ SCHEMA = "ett.restore/v1"
 
 @click.command()
 @click.argument("job")
-@click.option("--step", type=click.IntRange(min=0), help="The checkpoint of this step; else the newest that is there in full.")
+@click.option("--step", type=click.IntRange(min=0), help="The checkpoint of this step; else the newest whole one.")
 @click.option(
     "--to", type=click.Path(path_type=Path), metavar="DIR", help="Only copy the checkpoint into this new folder."
 )
