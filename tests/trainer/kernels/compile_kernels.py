@@ -20,7 +20,6 @@ from ett.trainer.kernels import triton_batch, triton_rows, triton_slots, triton_
 from ett.trainer.kernels.feature_rows import FeatureRows
 from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of
 from ett.trainer.kernels.slot_map import make_slot_map
-from ett.trainer.kernels.triton_index import TritonIndex
 from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowWiseAdagrad, Sgd
 
@@ -76,14 +75,6 @@ def compile_rows(dim: int, lengths: list[int]) -> None:
             triton_update.apply_gradients(optimizer, table, states, gradients, 0.1)
 
 
-def compile_index() -> None:
-    for count in (1, 16, 300):
-        ids, index = torch.arange(count), TritonIndex(count, "cpu")
-        index.insert(ids, ids)
-        index.find(ids)
-        index.erase(ids)
-
-
 def compile_slots(dim: int) -> None:
     for length, num_slots, kind in ((1, 1, torch.int32), (300, 160, torch.int32), (16, 161, torch.int64)):
         slots, rows = make_slot_map(400, num_slots, torch.device("cpu")), torch.arange(length, dtype=kind)
@@ -104,7 +95,6 @@ def main() -> None:
         for lengths in ([1], [3], [2] * 16, [1, 0, 3 * CHUNK]):
             compile_rows(dim, lengths)
         compile_slots(dim)
-    compile_index()
     print(*sorted(compiled))
 
 
