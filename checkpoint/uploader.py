@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from tenacity import (
@@ -31,6 +32,7 @@ from ett.checkpoint.retention import retire
 from ett.checkpoint.segment import StoredFile
 from ett.clock import Clock
 from ett.errors import Conflict, CorruptState, EttError, Unreachable
+from ett.raised import raised_by
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -181,17 +183,16 @@ class Uploader:
                     return
                 commit, num_bytes = self._pending[0]
             began_ns = self._clock.mono_ns()
-            try:
-                self._send(commit)
-            except _Dropped:
-                self._ended(commit, None, None)
-            except Exception as err:  # noqa: BLE001 - a thread that ended without a word would leave every rank waiting
-                self._give_up(commit, err)
-            else:
+            failure = raised_by(partial(self._send, commit))
+            if failure is None:
                 seconds = (self._clock.mono_ns() - began_ns) / 1e9
                 self._ended(commit, Uploaded(commit, num_bytes, seconds), None)
+            elif isinstance(failure, _Dropped):
+                self._ended(commit, None, None)
+            else:
+                self._give_up(commit, failure)
 
-    def _give_up(self, commit: Commit, err: Exception) -> None:
+    def _give_up(self, commit: Commit, err: BaseException) -> None:
         failure = err if isinstance(err, EttError) else Unreachable(f"{type(err).__name__}: {err}", code="S003")
         log.error("commit %d of step %d was not uploaded: %s", commit.seq, commit.step, failure)
         if self._rank != 0 and not self._stop.is_set():

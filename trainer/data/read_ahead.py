@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+from ett.raised import raised_by
+
 T = TypeVar("T")
 R = TypeVar("R")
 _NAME = "ett-read"
@@ -28,13 +30,7 @@ class _Planner(threading.Thread, Generic[T, R]):
         self._is_stopped = False
 
     def run(self) -> None:
-        end: BaseException | None = None
-        try:
-            with ThreadPoolExecutor(self._threads, thread_name_prefix=_NAME) as pool:
-                self._hand_out(pool)
-        except BaseException as err:  # noqa: BLE001 - it rises where the next result is taken
-            end = err
-        self._put(end)
+        self._put(raised_by(self._hand_out_all))
 
     def next(self) -> Future[R] | None:
         """Return the next task's result to come, or None at the end. Raises: what the generator raised."""
@@ -49,6 +45,10 @@ class _Planner(threading.Thread, Generic[T, R]):
         self._is_stopped = True
         self._free.release()
         self.join()
+
+    def _hand_out_all(self) -> None:
+        with ThreadPoolExecutor(self._threads, thread_name_prefix=_NAME) as pool:
+            self._hand_out(pool)
 
     def _hand_out(self, pool: ThreadPoolExecutor) -> None:
         # The generator is closed by the thread that runs it.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from ett.raised import raised_by
 from ett.trainer.comm.collectives import Collectives
 from ett.trainer.data.criteo import Batch
 from ett.trainer.embedding.job_tables import JobTables
@@ -118,18 +119,16 @@ class PrefetchedBatches:
             number += 1
 
     def _run_ahead(self) -> None:
-        end: BaseException | None = None
-        try:
-            for read in self._read():
-                with self.clock.run("announce", read.number):
-                    announced = self._tables.announce(read.batch.features, read.control, self._collectives)
-                ready = ReadyBatch(read.number, read.batch, read.control, announced)
-                self._put((ready, self._reader.state_dict()))
-        except PipelineClosedError:
-            return
-        except BaseException as err:  # noqa: BLE001 - it rises where the next batch is taken
-            end = err
-        self._put(end)
+        end = raised_by(self._announce_all)
+        if not isinstance(end, PipelineClosedError):
+            self._put(end)
+
+    def _announce_all(self) -> None:
+        for read in self._read():
+            with self.clock.run("announce", read.number):
+                announced = self._tables.announce(read.batch.features, read.control, self._collectives)
+            ready = ReadyBatch(read.number, read.batch, read.control, announced)
+            self._put((ready, self._reader.state_dict()))
 
     def _put(self, what: tuple[ReadyBatch, dict[str, Any]] | BaseException | None) -> None:
         self._ready.append(what)
