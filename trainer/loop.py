@@ -105,7 +105,10 @@ class TrainingStep:
             return self.model.ebc.complete(ready.announced, ready.batch.features)
 
     def _start_update(self, looked_up: LookedUp, factor: float) -> Callable[[], None]:
-        return looked_up.drop if self._config.train.freeze_embeddings else looked_up.start_update(factor)
+        if self._config.train.freeze_embeddings:
+            looked_up.drop()  # now: the next batch waits for it
+            return _nothing
+        return looked_up.start_update(factor)
 
     @staticmethod
     def _finite(step: int, loss: float) -> float:
@@ -116,6 +119,10 @@ class TrainingStep:
                 do="lower the learning rates; the newest checkpoint is from before this step",
             )
         return loss
+
+
+def _nothing() -> None:
+    """What is left to update where embeddings are frozen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -210,6 +210,18 @@ def test_frozen_embeddings_add_no_row(on_ranks: OnRanks) -> None:
     assert on_ranks(1, body) == [0]
 
 
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_frozen_embeddings_train_at_any_depth(on_ranks: OnRanks, depth: int) -> None:
+    config = replace(CONFIG, train=replace(CONFIG.train, freeze_embeddings=True, prefetch_depth=depth))
+
+    def body(collectives: Any) -> tuple[int, int]:
+        loop, _ = make_loop(collectives, StubRun(), config)
+        end = loop.run_from(Progress(0, 0))
+        return end.step, sum(len(shard) for shard in loop.training_step.model.ebc.shards())
+
+    assert on_ranks(2, body) == [(STEPS, 0)] * 2
+
+
 def test_a_loss_that_is_not_finite_stops_all_ranks_before_a_save(on_ranks: OnRanks) -> None:
     config = TrainerConfig(model=CONFIG.model, train=CONFIG.train, optimizer=OptimizerConfig(learning_rate=1e30))
 
