@@ -22,8 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,6 +29,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ett.checkpoint.dtypes import ITEM_BYTES
+from ett.native import native
 
 U64 = np.uint64
 Words = NDArray[np.uint64]
@@ -63,14 +62,7 @@ def mix(values: Words) -> Words:
     return out
 
 
-def _find_native() -> ModuleType | None:
-    try:
-        return import_module("ett.checkpoint._digest")
-    except ImportError:  # not built: a source tree without a compiler
-        return None
-
-
-NATIVE: Any = _find_native()
+NATIVE = native("ett.checkpoint._digest")
 
 
 class TableDigest:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ett.native import native
 
 NUM_COUNTS, NUM_CATEGORIES = 13, 26
 NUM_FIELDS = 1 + NUM_COUNTS + NUM_CATEGORIES
@@ -120,14 +120,7 @@ def line_feeds_reference(block: bytes) -> NDArray[np.int64]:
     return np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
 
 
-def _native() -> ModuleType | None:
-    try:
-        return import_module("ett.trainer.data._criteo")
-    except ImportError:
-        return None
-
-
-_found = _native()
+_found = native("ett.trainer.data._criteo")
 _parse: Callable[[bytes, int], Parsed] = _found.parse if _found else parse_reference
 _parse_rows: Callable[[bytes, NDArray[np.int64], NDArray[np.int64]], Parsed] = (
     _found.parse_rows if _found else parse_rows_reference

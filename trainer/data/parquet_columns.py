@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ett.native import native
 from ett.trainer.data.columns import Jagged
 from ett.trainer.data.parquet_source import ColumnRule
 
@@ -92,16 +92,10 @@ def fill_nulls_reference(values: NDArray[np.int64], validity: NDArray[np.uint8],
     values[np.flatnonzero(is_valid == 0)] = null
 
 
-def _native_fill() -> Callable[[NDArray[np.int64], NDArray[np.uint8], int, int], None]:
-    try:
-        native: Callable[[NDArray[np.int64], NDArray[np.uint8], int, int], None]
-        native = import_module("ett.trainer.data._nulls").fill_nulls
-    except ImportError:
-        return fill_nulls_reference
-    return native
-
-
-_fill_nulls = _native_fill()
+_built = native("ett.trainer.data._nulls")
+_fill_nulls: Callable[[NDArray[np.int64], NDArray[np.uint8], int, int], None] = (
+    _built.fill_nulls if _built else fill_nulls_reference
+)
 
 
 def _first_null(array: pa.Array) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Protocol
 
+from ett.native import native
 from ett.trainer.sparse.hashing import Ids
 from ett.trainer.sparse.numpy_id_index import NumpyIdIndex
 
@@ -46,15 +46,8 @@ class IdIndex(Protocol):
         """Forget all ids."""
 
 
-def _find_native() -> Callable[[int], IdIndex] | None:
-    try:
-        native: Callable[[int], IdIndex] = import_module("ett.trainer.sparse._index").IdIndex
-    except ImportError:  # not built: a source tree without a compiler
-        return None
-    return native
-
-
-NATIVE = _find_native()
+_BUILT = native("ett.trainer.sparse._index")
+NATIVE: Callable[[int], IdIndex] | None = None if _BUILT is None else _BUILT.IdIndex
 
 
 def id_index(threads: int = 1) -> IdIndex:

@@ -6,27 +6,16 @@ GIL and use up to `threads` threads, which change no bit.
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from ett.native import native
 from ett.trainer.sparse import numpy_row_kernels as reference
 from ett.trainer.sparse.hashing import Ids
 from ett.trainer.sparse.row_sums import RowSums
 
-
-def _find_native() -> ModuleType | None:
-    try:
-        return import_module("ett.trainer.sparse._rows")
-    except ImportError:  # not built: a source tree without a compiler
-        return None
-
-
-NATIVE: Any = _find_native()
+NATIVE = native("ett.trainer.sparse._rows")
 
 
 def sum_rows(sums: RowSums, out: Tensor, *, mean: bool = False, threads: int = 1) -> None:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec
 
 import numpy as np
 import pytest
@@ -105,11 +106,12 @@ def test_lines_by_number_are_those_of_the_whole_block(rows: list[int]) -> None:
 
 
 def test_a_machine_without_the_extension_uses_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_extension(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(criteo_lines, "import_module", no_extension)
-    assert criteo_lines._native() is None
+    monkeypatch.setitem(sys.modules, NATIVE, None)  # importing it raises ImportError
+    spec = find_spec(criteo_lines.__name__)
+    assert spec is not None and spec.loader is not None
+    without = module_from_spec(spec)
+    spec.loader.exec_module(without)
+    assert (without._parse, without._parse_rows) == (without.parse_reference, without.parse_rows_reference)
 
 
 def test_columns_hold_what_the_fields_say() -> None:
