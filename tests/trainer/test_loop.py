@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from ett.trainer.config import (
     TrainConfig,
     TrainerConfig,
 )
+from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.evaluation import HeldOutScore, held_out_score
 from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches, ReadyBatch
@@ -211,15 +213,37 @@ def test_frozen_embeddings_add_no_row(on_ranks: OnRanks) -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4])
-def test_frozen_embeddings_train_at_any_depth(on_ranks: OnRanks, depth: int) -> None:
+def test_frozen_embeddings_train_at_any_depth(on_ranks: OnRanks, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the thread of the exclusive updates comes as late as it may: after the next batch was completed."""
     config = replace(CONFIG, train=replace(CONFIG.train, freeze_embeddings=True, prefetch_depth=depth))
+    start, complete = StageClock.start, JobTables.complete
+    is_next_complete = [threading.Event() for _ in range(STEPS + 1)]
+    num_completed = 0
+
+    def start_late(clock: StageClock, stage: str, batch: int, work: Callable[[], None]) -> None:
+        def late() -> None:
+            assert not depth or batch == STEPS or is_next_complete[batch].wait(30)
+            work()
+
+        start(clock, stage, batch, late)
+
+    def completed(tables: JobTables, announced: Any, columns: Any) -> Any:
+        nonlocal num_completed
+        try:
+            return complete(tables, announced, columns)
+        finally:
+            is_next_complete[num_completed].set()
+            num_completed += 1
+
+    monkeypatch.setattr(StageClock, "start", start_late)
+    monkeypatch.setattr(JobTables, "complete", completed)
 
     def body(collectives: Any) -> tuple[int, int]:
         loop, _ = make_loop(collectives, StubRun(), config)
         end = loop.run_from(Progress(0, 0))
         return end.step, sum(len(shard) for shard in loop.training_step.model.ebc.shards())
 
-    assert on_ranks(2, body) == [(STEPS, 0)] * 2
+    assert on_ranks(1, body) == [(STEPS, 0)]
 
 
 def test_a_loss_that_is_not_finite_stops_all_ranks_before_a_save(on_ranks: OnRanks) -> None:
