@@ -19,6 +19,7 @@ from ett.checkpoint.commit import commit_name, parse_commit
 from ett.checkpoint.digest import combine
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.segment_reader import open_segment
+from ett.checkpoint.table_segments import TableFile
 from ett.errors import ConfigError, CorruptState
 
 
@@ -86,14 +87,20 @@ def test_tombstones_alone_are_a_segment(tmp_path: Path) -> None:
     assert read_chain(tmp_path, world.live)[0] == world.rows
 
 
-def test_two_files_of_one_commit_with_one_row_are_refused(tmp_path: Path) -> None:
-    world = ChainWorld(tmp_path, random.Random(2))
+def base_and_cold(folder: Path, seed: int) -> tuple[ChainWorld, TableFile]:
+    """Return a chain of a base and one cold file."""
+    world = ChainWorld(folder, random.Random(seed))
     world.train()
     world.save_base()
     world.train()
     world.hot = set()
     world.save_delta()
     (cold,) = (file for file in world.live if file.identity.kind == "cold")
+    return world, cold
+
+
+def test_two_files_of_one_commit_with_one_row_are_refused(tmp_path: Path) -> None:
+    world, cold = base_and_cold(tmp_path, 2)
     with pytest.raises(CorruptState, match="two files of commit 2 have id"):
         read_chain(tmp_path, [*world.live, cold])
 
@@ -112,13 +119,7 @@ def test_a_change_that_is_older_than_its_base_is_refused(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_every_byte_of_a_change_counts(tmp_path: Path) -> None:
     """Rows and tombstones of a cold file of a few blocks; every 37th byte, and all of the envelope."""
-    world = ChainWorld(tmp_path, random.Random(4))
-    world.train()
-    world.save_base()
-    world.train()
-    world.hot = set()
-    world.save_delta()
-    (cold,) = (file for file in world.live if file.identity.kind == "cold")
+    world, cold = base_and_cold(tmp_path, 4)
     path = tmp_path / cold.stored.path
     data = path.read_bytes()
     with open_segment(LocalStore(tmp_path), cold.stored, cold.identity) as segment:
