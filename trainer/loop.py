@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ett.checkpoint import Checkpointer
+from ett.checkpoint.commit import Commit
 from ett.errors import ConfigError
 from ett.tracker import Run
 from ett.trainer.comm.collectives import Collectives
@@ -44,6 +45,7 @@ class Progress:
     step: int  # completed optimizer steps
     cursor: int  # global samples consumed
     stopped: bool = False  # a rank was asked to stop before training was over
+    commit: Commit | None = None  # of this very place, where it was saved
 
 
 class TrainingStep:
@@ -165,8 +167,7 @@ class TrainingLoop:
         # Scored before the save: a restored job has the score of every step up to its own.
         if step != max_steps and not self._score_if_due(step):
             return replace(at, stopped=True), True
-        self.checkpointer.step(step, at.cursor)
-        return at, step == max_steps
+        return replace(at, commit=self.checkpointer.step(step, at.cursor)), step == max_steps
 
     def _score_if_due(self, step: int) -> bool:
         """Return False where all ranks agreed to stop rather than to go on scoring."""

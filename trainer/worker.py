@@ -138,7 +138,7 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, places: Places)
     if not end.stopped:
         run.train_end()
     with run.span("final_save"):
-        commit = checkpointer.save(end.step, end.cursor)
+        commit = end.commit or checkpointer.save(end.step, end.cursor)
         checkpointer.close(wait=not end.stopped)  # whoever stops a job kills it soon after
     score = None if end.stopped else _final_score(run, loop)
     if score is None:

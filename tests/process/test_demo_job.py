@@ -38,6 +38,14 @@ def test_with_frozen_embeddings_there_is_little_to_learn(job: LaunchedJob) -> No
     assert auc_of(job, "--set", "train.freeze_embeddings=true") < 0.60
 
 
+@pytest.mark.parametrize(("last", "saved"), [(10, [5, 10]), (12, [5, 10, 12])])
+def test_the_last_step_is_saved_once(job: LaunchedJob, last: int, saved: list[int]) -> None:
+    steps = ("--set", f"train.max_steps={last}", "--set", "checkpoint.interval=5 steps", "--set", "eval.enabled=false")
+    assert job.run("--nproc", "2", *SMALLER, *steps, str(ROOT / "examples" / "criteo.toml")) == 0, job.err
+    assert [record.data["step"] for record in job.records("ckpt_commit")] == saved
+    assert json.loads((job.job_dir / "result.json").read_text())["step"] == last
+
+
 @pytest.mark.skipif(not SAMPLE.exists(), reason="the sample of real data is not beside the repository")
 def test_the_demo_runs_on_real_data_killed_and_restored(tmp_path: Path) -> None:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("ETT_")}
