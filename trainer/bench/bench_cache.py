@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ett.errors import ThresholdMissed
 from ett.figures import FIGURES, Measured
-from ett.trainer.bench.device_model import DEVICE, WORKLOAD, Batch, Ours, device_s, make_batches
+from ett.trainer.bench.device_model import DEVICE, WORKLOAD, Batch, Ours, device_s, make_batches, without_graphs
 from ett.trainer.embedding.cache_params import CacheParams
 from ett.trainer.embedding.fused_optimizer import EmbOptimType
 from ett.trainer.jagged import KeyedJaggedTensor
@@ -35,9 +35,10 @@ def cache_figures(quick: bool) -> tuple[list[Measured], dict[str, Any]]:
     figure, detail = _cache_figure(workload, quick=quick)
     if not quick:
         half = workload | {"dense": tomllib.loads(_HALF_DENSE.read_text())["dense"]}
-        ratio, of_half = _cache_figure(half, quick=quick)
-        detail |= {f"half_dense_{name}": value for name, value in of_half.items()}
-        detail["half_dense_cache10_vs_all_hbm"] = round(statistics.median(ratio.samples), 3)
+        for name, other in (("half_dense", half), ("without_graphs", without_graphs(workload))):
+            ratio, of_other = _cache_figure(other, quick=quick)
+            detail |= {f"{name}_{key}": value for key, value in of_other.items()}
+            detail[f"{name}_cache10_vs_all_hbm"] = round(statistics.median(ratio.samples), 3)
     return [figure], detail
 
 

@@ -14,7 +14,7 @@ import torch
 
 from ett.errors import ThresholdMissed
 from ett.figures import Measured
-from ett.trainer.bench.device_model import DEVICE, WORKLOAD, Ours, Peer, Side, device_s, make_batches
+from ett.trainer.bench.device_model import DEVICE, WORKLOAD, Ours, Peer, Side, device_s, make_batches, without_graphs
 from ett.trainer.embedding.fused_optimizer import EmbOptimType
 from ett.trainer.kernels.rows import gather_rows, scatter_rows
 from ett.trainer.sparse import row_kernels
@@ -32,7 +32,12 @@ def device_figures(quick: bool) -> tuple[list[Measured], dict[str, Any]]:
     _check_against_peer(workload)
     gather, detail = _gather_figure(workload)
     host, host_detail = _host_figure(workload)
-    step, step_detail = _step_figure(workload, rounds=3 if quick else workload["train"]["rounds"])
+    rounds = 3 if quick else workload["train"]["rounds"]
+    step, step_detail = _step_figure(workload, rounds=rounds)
+    if not quick:
+        launched, of_launched = _step_figure(without_graphs(workload), rounds=rounds)
+        step_detail |= {f"without_graphs_{name}": value for name, value in of_launched.items()}
+        step_detail["without_graphs_all_hbm_vs_embedding_bag"] = round(statistics.median(launched.samples), 3)
     return [gather, host, step], detail | host_detail | step_detail
 
 

@@ -46,8 +46,17 @@ class Side(ABC):
         tables = workload["tables"]
         self.count, self.dim = tables["count"], tables["dim"]
         self.rows_each = tables["rows"] // tables["count"]
-        self.dense = Dense(workload).to(DEVICE)
-        self.adam = torch.optim.Adam(self.dense.parameters(), lr=1e-3, fused=True)
+        dense = Dense(workload).to(DEVICE)
+        self.adam = torch.optim.Adam(dense.parameters(), lr=1e-3, fused=True)
+        self.dense = self._graphed(dense, workload) if workload["dense"]["cuda_graphs"] else dense
+
+    def _graphed(self, dense: Dense, workload: dict[str, Any]) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the dense part as one launch forward and one backward, for batches of the workload's size."""
+        batch_size = workload["train"]["batch_size"]
+        features = torch.randn(batch_size, workload["dense"]["num_dense"], device=DEVICE)
+        pooled = torch.randn(batch_size, self.count, self.dim, device=DEVICE, requires_grad=True)
+        graphed: Callable[[Tensor, Tensor], Tensor] = torch.cuda.make_graphed_callables(dense, (features, pooled))  # type: ignore[no-untyped-call]
+        return graphed
 
     def laid_out(self, batches: list[Batch]) -> list[Batch]:
         """Return batches with the ids as this side wants them: what a reader would have done."""
@@ -143,6 +152,10 @@ class Peer(Side):
     def step(self) -> None:
         super().step()
         self.optimizer.step()
+
+
+def without_graphs(workload: dict[str, Any]) -> dict[str, Any]:
+    return workload | {"dense": workload["dense"] | {"cuda_graphs": False}}
 
 
 def make_batches(workload: dict[str, Any]) -> list[Batch]:

@@ -34,16 +34,12 @@ _EXCHANGE_PROGRAMS, _EXCHANGE_TILES, _EXCHANGE_WARPS = 8, 4, 16
 
 
 @triton.jit(do_not_specialize=["now"])
-def _probe_kernel(
-    rows, order, slot_of_row, last_used, missing, found, placed, words, length, now, BLOCK: tl.constexpr
-):  # fmt: skip
+def _probe_kernel(rows, slot_of_row, last_used, missing, words, length, now, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = at < length
     row = tl.load(rows + at, mask=live, other=0)
     is_first = live & (tl.load(rows + at - 1, mask=live & (at > 0), other=-1) != row)
     slot = tl.load(slot_of_row + row, mask=live, other=0)
-    tl.store(found + at, tl.maximum(slot, 0), mask=live)
-    tl.store(placed + tl.load(order + at, mask=live, other=0), tl.maximum(slot, 0), mask=live)
     stamp = tl.zeros((BLOCK,), tl.int64) + now
     tl.store(last_used + slot, stamp, mask=is_first & (slot >= 0))
     is_missing = is_first & (slot < 0)
@@ -112,8 +108,7 @@ def _evict_kernel(slot_of_row, last_used, free, words, num_rows, BLOCK: tl.const
 
 @triton.jit(do_not_specialize=["now"])
 def _exchange_kernel(
-    cached, below, free, row_of_slot, slot_of_row, last_used, rows, order, missing, found, placed, words,
-    num_columns, length, now,
+    cached, below, free, row_of_slot, slot_of_row, last_used, rows, missing, words, num_columns, now,
     IS_LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Both ways at once: a program has the same slots when they are left and when they are filled."""
@@ -127,27 +122,31 @@ def _exchange_kernel(
         slot = tl.load(free + at, mask=leaves | comes, other=0).to(tl.int64)
         in_cache = cached + slot[:, None] * num_columns + columns[None, :]
         is_column = (columns < num_columns)[None, :]
+        position = tl.load(missing + (end - 1 - at), mask=comes, other=0)
         old_row = tl.load(row_of_slot + slot, mask=leaves, other=0)
+        new_row = tl.load(rows + position, mask=comes, other=0).to(tl.int64)
+        from_table = below + new_row[:, None] * num_columns + columns[None, :]
+        new = tl.load(from_table, mask=comes[:, None] & is_column)  # on its way while the others go down
         old = tl.load(in_cache, mask=leaves[:, None] & is_column)
         tl.store(below + old_row[:, None] * num_columns + columns[None, :], old, mask=leaves[:, None] & is_column)
-        position = tl.load(missing + (end - 1 - at), mask=comes, other=0)
-        new_row = tl.load(rows + position, mask=comes, other=0)
-        from_table = below + new_row.to(tl.int64)[:, None] * num_columns + columns[None, :]
-        new = tl.load(from_table, mask=comes[:, None] & is_column)
         tl.debug_barrier()  # what was in the slot, and whose it was, has been read by all threads
         tl.store(in_cache, new, mask=comes[:, None] & is_column)
         if IS_LAST:
             tl.store(slot_of_row + new_row, slot.to(tl.int32), mask=comes)
-            tl.store(row_of_slot + slot, new_row.to(tl.int64), mask=comes)
+            tl.store(row_of_slot + slot, new_row, mask=comes)
             tl.store(last_used + slot, tl.zeros((ROWS,), tl.int64) + now, mask=comes)
-            is_here = (at >= first) & (at < end)
-            while tl.max(is_here.to(tl.int32)) > 0:
-                tl.store(found + position, slot.to(tl.int32), mask=is_here)
-                tl.store(placed + tl.load(order + position, mask=is_here, other=0), slot.to(tl.int32), mask=is_here)
-                position += 1
-                is_here = is_here & (position < length)
-                is_here = is_here & (tl.load(rows + position, mask=is_here, other=-1) == new_row)
         block += tl.num_programs(0)
+
+
+@triton.jit
+def _tell_kernel(rows, order, slot_of_row, found, placed, length, BLOCK: tl.constexpr):
+    """Where each position's row is by now."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = at < length
+    row = tl.load(rows + at, mask=live, other=0)
+    slot = tl.maximum(tl.load(slot_of_row + row, mask=live, other=0), 0)
+    tl.store(found + at, slot, mask=live)
+    tl.store(placed + tl.load(order + at, mask=live, other=0), slot, mask=live)
 
 
 @triton.jit
@@ -188,9 +187,7 @@ def make_room(slots: SlotMap, rows: Segments, num_short: Tensor, now: int, in_fl
     length, num_slots, words = len(rows.slots_L), len(slots.free), slots.words
     found = Found(*torch.empty(3, length, dtype=torch.int32, device=words.device).unbind())
     _probe_kernel[grid_of(length, _BLOCK)](
-        *(rows.slots_L, rows.order_L, slots.slot_of_row, slots.last_used),
-        *(found.missing, found.slots_L, found.by_position_L, words, length, now),
-        BLOCK=_BLOCK,
+        *(rows.slots_L, slots.slot_of_row, slots.last_used, found.missing, words, length, now), BLOCK=_BLOCK
     )
     _plan_kernel[grid_of(num_slots, _AT_ONCE)](
         *(slots.last_used, words, slots.histogram, num_short, num_slots, in_flight, num_slots // EVICTED_AHEAD),
@@ -211,13 +208,16 @@ def exchange(
         tile, columns = tile_of(cached_CW.shape[1])
         _exchange_kernel[(_EXCHANGE_PROGRAMS,)](
             *(cached_CW, below_RW, slots.free, slots.row_of_slot, slots.slot_of_row, slots.last_used),
-            *(rows.slots_L, rows.order_L, found.missing, found.slots_L, found.by_position_L, slots.words),
-            *(cached_CW.shape[1], len(rows.slots_L), now),
+            *(rows.slots_L, found.missing, slots.words, cached_CW.shape[1], now),
             IS_LAST=number == len(tables),  # the others read whose rows leave
             ROWS=tile * _EXCHANGE_TILES,
             COLUMNS=columns,
             num_warps=_EXCHANGE_WARPS,
         )
+    length = len(rows.slots_L)
+    _tell_kernel[grid_of(length, _BLOCK)](
+        *(rows.slots_L, rows.order_L, slots.slot_of_row, found.slots_L, found.by_position_L, length), BLOCK=_BLOCK
+    )
 
 
 def write_down(cached_CW: Tensor, below_RW: Tensor, row_of_slot: Tensor, chosen_N: Tensor) -> None:
