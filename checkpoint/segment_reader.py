@@ -123,7 +123,8 @@ class Segment:
         magic, length, crc = PREFIX.unpack(self._read(0, PREFIX.size))
         if magic != MAGIC:
             raise self.corrupt("does not begin as a segment does")
-        if PREFIX.size + length > self._reader.size:
+        # No bytes have the checksum 0: a hole of zeros over both would agree with itself.
+        if not 0 < length <= self._reader.size - PREFIX.size:
             raise self.corrupt("has a damaged header")
         text = self._read(PREFIX.size, length)
         if zlib.crc32(text) != crc:

@@ -171,6 +171,17 @@ def test_a_damaged_block_is_named_with_its_rows(pristine: Path, tmp_path: Path) 
         assert word in found.fact
 
 
+def test_zeros_over_the_length_and_the_checksum_of_a_header_are_stepped_over(pristine: Path, tmp_path: Path) -> None:
+    """The checksum of no bytes is 0: the two zeros agree with each other."""
+    folder = tmp_path / "folder"
+    shutil.copytree(pristine, folder)
+    path = folder / CommitLog(LocalStore(folder)).read(3).tables[0].files[0].stored.path
+    data = bytearray(path.read_bytes())
+    data[8:16] = bytes(8)
+    path.write_bytes(data)
+    assert holds(restored_world(folder, 1), 1)
+
+
 def test_the_levels_see_more_and_more(pristine: Path, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     shutil.copytree(pristine, folder)
