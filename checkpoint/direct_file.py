@@ -63,10 +63,13 @@ class DirectFile:
     def _write_out(self, data: memoryview) -> None:
         done = 0
         while done < len(data):
-            done += os.write(self._file, data[done:])
+            done += self._write_some(data[done:])
             if self._is_direct and done % PAGE_BYTES:  # the system took less than it was given, and not whole pages
                 self._go_cached()
                 self._may_be_direct = False
+
+    def _write_some(self, data: memoryview) -> int:
+        return os.write(self._file, data)
 
     def _go_direct(self) -> None:
         if self._may_be_direct and not self._is_direct:

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from ett.checkpoint.buffer_pool import PAGE_BYTES, BufferPool, is_page_aligned
+from ett.checkpoint.buffer_pool import PAGE_BYTES, BufferPool, Bytes, is_page_aligned
 from ett.checkpoint.direct_file import DirectFile
 from ett.checkpoint.store import Entry
 from ett.os_failure import os_failure
@@ -80,12 +80,12 @@ class LocalStore:
     def create_stream(self, name: str) -> Iterator[BinaryIO]:
         final = self.root / name
         temporary = final.with_name(f"{_TEMPORARY}{final.name}-{uuid.uuid4().hex}")
-        with _translated(final):
+        with translated(final):
             self._make_folder(final.parent)
             try:
                 with (
                     self._buffers.taken(DIRECT_BUFFER_BYTES) as buffer,
-                    closing(DirectFile(temporary, buffer)) as file,
+                    closing(self._new_file(temporary, buffer)) as file,
                 ):
                     yield cast(BinaryIO, file)
                     file.flush()
@@ -106,21 +106,21 @@ class LocalStore:
 
     def sync(self, names: list[str]) -> None:
         for folder in sorted({(self.root / name).parent for name in names}):
-            with _translated(folder):
+            with translated(folder):
                 self._sync_folder(folder)
 
     def read(self, name: str) -> bytes:
-        with _translated(self.root / name):
+        with translated(self.root / name):
             return (self.root / name).read_bytes()
 
     @contextmanager
     def open(self, name: str) -> Iterator[LocalReader]:
-        with _translated(self.root / name):
+        with translated(self.root / name):
             with open(self.root / name, "rb", buffering=0) as file, closing(LocalReader(file)) as reader:
                 yield reader
 
     def size(self, name: str) -> int:
-        with _translated(self.root / name):
+        with translated(self.root / name):
             return (self.root / name).stat().st_size
 
     def list(self, prefix: str) -> list[str]:
@@ -129,7 +129,7 @@ class LocalStore:
     def entries(self, prefix: str) -> builtins.list[Entry]:
         found = []
         for name in self.list(prefix):
-            with suppress(FileNotFoundError), _translated(self.root / name):  # it may go meanwhile
+            with suppress(FileNotFoundError), translated(self.root / name):  # it may go meanwhile
                 facts = (self.root / name).stat()
                 found.append(Entry(name, facts.st_size, facts.st_mtime))
         return found
@@ -140,7 +140,7 @@ class LocalStore:
 
     def _walk(self, prefix: str) -> builtins.list[str]:
         top = self.root / prefix
-        with _translated(top):
+        with translated(top):
             try:
                 names = [
                     os.path.join(folder, file) for folder, _, files in os.walk(top, onerror=_raise) for file in files
@@ -150,9 +150,12 @@ class LocalStore:
         return sorted(str(Path(name).relative_to(self.root)) for name in names)
 
     def delete(self, name: str) -> None:
-        with _translated(self.root / name):
+        with translated(self.root / name):
             self._unlink(self.root / name)
             self._drop_empty_folders((self.root / name).parent)
+
+    def _new_file(self, path: Path, buffer: Bytes) -> DirectFile:
+        return DirectFile(path, buffer)
 
     def _make_folder(self, folder: Path) -> None:
         missing = []
@@ -191,7 +194,8 @@ class LocalStore:
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def translated(path: Path) -> Iterator[None]:
+    """Raise what the system says of a path as a typed error."""
     try:
         yield
     except (FileExistsError, FileNotFoundError):

@@ -24,10 +24,14 @@ PACKAGES = ("torch", "numpy", "xxhash", "zstandard")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchResult:
-    """What a benchmark returns after its own correctness check passed; it raises instead where the check fails."""
+    """What a benchmark returns after its own correctness check passed; it raises instead where the check fails.
+
+    table: lines of text that people see below the figures, in place of `detail`.
+    """
 
     figures: Sequence[Measured]
     detail: dict[str, Any] = field(default_factory=dict)
+    table: Sequence[str] = ()
 
 
 Bench = Callable[[bool], BenchResult]  # takes `quick`
@@ -55,9 +59,10 @@ def command(name: str, quick: bool, as_json: bool) -> int:
         "figures": rows,
         "detail": result.detail,
     }
-    click.echo(
-        json.dumps({"schema": "ett.bench/v1", "data": data, "warnings": []}, indent=1) if as_json else _text(data)
-    )
+    if as_json:
+        click.echo(json.dumps({"schema": "ett.bench/v1", "data": data, "warnings": []}, indent=1))
+    else:
+        click.echo("\n".join([_text(data), *result.table]))
     return 9 if any(row["met"] is False for row in rows) else 0
 
 

@@ -1,0 +1,169 @@
+"""The campaign: every cell of every family, some faults each, in one process or a share of them in each of several.
+
+`python -m ett.checkpoint.bench.faults.campaign FAMILY KIND POINT NUMBER [--seed N]` injects one of them again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from ett.checkpoint import worker_threads
+from ett.checkpoint.bench.faults.damage_faults import DamageFaults, RotFaults
+from ett.checkpoint.bench.faults.family import Cell, Family
+from ett.checkpoint.bench.faults.save_faults import SaveFaults, StartFaults
+from ett.checkpoint.bench.faults.verdict import OUTCOMES, Verdict, judged
+from ett.checkpoint.bench.faults.worlds import World, chain_world, fresh_world, full_world, restarted_world
+from ett.raised import raised_by
+
+SHARED_MEMORY = Path("/dev/shm")
+SHOWN_PER_CELL = 3
+
+
+@dataclass(kw_only=True, slots=True)
+class CellTally:
+    """What became of the faults of a cell. wrong: commands that inject those that were lost again, and why."""
+
+    family: str
+    kind: str
+    point: str
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(self.outcomes.values())
+
+    def as_json(self) -> dict[str, Any]:
+        facts = {"family": self.family, "kind": self.kind, "point": self.point, "count": self.count}
+        return {**facts, **self.outcomes, **({"wrong": self.wrong} if self.wrong else {})}
+
+
+class Campaign:
+    """The families over worlds of one seed. Args: scratch: a folder of its own, best in memory."""
+
+    def __init__(self, seed: int, scratch: Path) -> None:
+        self._seed, self._scratch = seed, scratch
+        with self._quiet(random.Random(seed)):
+            self.families = {family.name: family for family in self._built(scratch / "worlds", scratch / "trials")}
+
+    def run(self, per_cell: int, *, share: tuple[int, int] = (0, 1), families: tuple[str, ...] = ()) -> list[CellTally]:
+        """Inject `per_cell` faults of each cell. Args: share: (number, of how many): which cells this process does."""
+        cells = [
+            (family, cell)
+            for family in self.families.values()
+            if not families or family.name in families
+            for cell in family.cells()
+        ]
+        return [self._run_cell(family, cell, per_cell) for family, cell in cells[share[0] :: share[1]]]
+
+    def inject(self, family: Family, cell: Cell, number: int) -> Verdict:
+        """Inject one fault: the same for the same seed."""
+        chance = random.Random(f"{self._seed} {family.name} {cell.kind} {cell.point} {number}")
+        scratch = self._scratch / "fault"
+        scratch.mkdir()
+        try:
+            with self._quiet(chance):
+                return judged(lambda: family.inject(cell, chance, scratch))
+        finally:
+            shutil.rmtree(scratch)
+
+    def _run_cell(self, family: Family, cell: Cell, per_cell: int) -> CellTally:
+        tally = CellTally(family=family.name, kind=cell.kind, point=cell.point)
+        for number in range(per_cell):
+            verdict = self.inject(family, cell, number)
+            tally.outcomes[verdict.outcome] += 1
+            if verdict.outcome in ("silent", "crashed") and len(tally.wrong) < SHOWN_PER_CELL:
+                tally.wrong.append(f"{replay_command(family, cell, number, self._seed)}  # {verdict.why}")
+        return tally
+
+    def _built(self, worlds: Path, trials: Path) -> Iterator[Family]:
+        full, chain = full_world(worlds / "full", self._seed), chain_world(worlds / "chain", self._seed + 1)
+        restarted = restarted_world(worlds / "restarted", self._seed + 2)
+        fresh: World = fresh_world(worlds / "fresh", self._seed + 3)
+        yield SaveFaults([full, chain], trials / "save")
+        yield StartFaults([full, chain, fresh], trials / "start")
+        yield DamageFaults([full, chain, restarted])
+        yield RotFaults([full, chain])
+
+    @contextmanager
+    def _quiet(self, chance: random.Random) -> Iterator[None]:
+        """One thread, names from `chance`, no log: equal faults do equal things, and say nothing."""
+        names = random.Random(chance.random())
+
+        def new_uuid() -> uuid.UUID:
+            return uuid.UUID(int=names.getrandbits(128), version=4)
+
+        with ExitStack() as patches:
+            patches.enter_context(patch.object(uuid, "uuid4", new_uuid))
+            patches.enter_context(patch.object(worker_threads, "MOST_THREADS", 1))
+            patches.enter_context(patch.object(worker_threads, "ThreadPoolExecutor", _NoThreads))
+            threads, level = torch.get_num_threads(), logging.root.manager.disable
+            patches.callback(torch.set_num_threads, threads)
+            patches.callback(logging.disable, level)
+            torch.set_num_threads(1)
+            logging.disable(logging.CRITICAL)
+            yield
+
+
+class _NoThreads:
+    """An executor that does its work at once, in the calling thread."""
+
+    def __init__(self, max_workers: int, thread_name_prefix: str = "") -> None:
+        pass
+
+    def __enter__(self) -> _NoThreads:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        return
+
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        future: Future[None] = Future()
+        raised = raised_by(work)
+        future.set_result(None) if raised is None else future.set_exception(raised)
+        return future
+
+
+def replay_command(family: Family, cell: Cell, number: int, seed: int) -> str:
+    words = " ".join(f'"{word}"' if " " in word else word for word in (family.name, cell.kind, cell.point))
+    return f"python -m ett.checkpoint.bench.faults.campaign {words} {number} --seed {seed}"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a folder in memory where there is one, else below the current folder."""
+    where = SHARED_MEMORY if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 1 << 30 else Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="ett-bench-faults-", dir=where) as name:
+        yield Path(name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Inject one fault of the campaign again, and say what became of it.")
+    parser.add_argument("family")
+    parser.add_argument("kind")
+    parser.add_argument("point")
+    parser.add_argument("number", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    with scratch_folder() as scratch:
+        campaign = Campaign(asked.seed, scratch)
+        verdict = campaign.inject(campaign.families[asked.family], Cell(asked.kind, asked.point), asked.number)
+    print(f"{verdict.outcome} {verdict.why}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""A training job of a few rows that saves and restores through the code that real jobs use, in milliseconds."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ett.checkpoint.bench.bench_run import QuietRun
+from ett.checkpoint.bench.faults.chain_save import save_delta
+from ett.checkpoint.bench.faults.oracle import SAMPLES_PER_STEP, TABLES, JobState, Oracle, image_of
+from ett.checkpoint.checkpointer import Checkpointer, RestoredPosition
+from ett.checkpoint.commit import Commit
+from ett.checkpoint.config import CheckpointConfig
+from ett.checkpoint.ranks import SoloRanks
+from ett.checkpoint.store import Store
+from ett.checkpoint.table import StateSpec, TableRows
+from ett.clock import Clock
+
+
+class FaultTable(nn.Module):
+    """Implements `ett.checkpoint.table.TableShard`."""
+
+    weight_dtype = "float32"
+    states = (StateSpec(name="sum", dtype="float32", width=1),)
+
+    def __init__(self, name: str, dim: int) -> None:
+        super().__init__()
+        self.name, self.dim = name, dim
+        self.begin_import(0)
+        self.end_import()
+
+    def set_rows(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+        self.ids, self.rows = torch.from_numpy(ids), torch.from_numpy(rows)
+
+    def begin_export(self) -> Tensor:
+        return self.ids
+
+    def gather(self, ids: Tensor, out: TableRows) -> None:
+        rows = self.rows[torch.searchsorted(self.ids, ids)]
+        out.weights.copy_(rows[:, :-1])
+        out.states["sum"].copy_(rows[:, -1:])
+
+    def owned(self, ids: Tensor) -> Tensor:
+        return torch.ones(len(ids), dtype=torch.bool)
+
+    def begin_import(self, num_rows: int) -> None:
+        self._parts = [(torch.empty(0, dtype=torch.int64), torch.empty(0, self.dim + 1))]
+
+    def import_rows(self, rows: TableRows) -> None:
+        self._parts.append((rows.ids.clone(), torch.cat([rows.weights, rows.states["sum"]], dim=1)))
+
+    def end_import(self) -> None:
+        ids = torch.cat([part for part, _ in self._parts])
+        order = torch.argsort(ids)
+        self.ids, self.rows = ids[order], torch.cat([part for _, part in self._parts])[order]
+
+
+class _Loader:
+    """What a reader keeps: where it is."""
+
+    def __init__(self) -> None:
+        self.cursor = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"cursor": self.cursor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.cursor = state["cursor"]
+
+
+class StillClock:
+    """A `Clock` that stands, so that equal faults write equal bytes."""
+
+    late_threads = ()
+
+    def wall_ns(self) -> int:
+        return 1_700_000_000_000_000_000
+
+    def mono_ns(self) -> int:
+        return 0
+
+
+class FaultJob:
+    """One life of the job: a model, and a checkpointer over a store.
+
+    saves_full: every save has all rows; else the job continues a chain of base, hot and cold files.
+    """
+
+    def __init__(
+        self,
+        oracle: Oracle,
+        store: Store,
+        *,
+        saves_full: bool = True,
+        keep_last: int = 2,
+        clock: Clock | None = None,
+        buffer_dir: str = "",
+    ) -> None:
+        self.oracle, self.store, self.saves_full, self.keep_last = oracle, store, saves_full, keep_last
+        self._model = nn.Module()
+        self._model.tables = nn.ModuleList([FaultTable(name, dim) for name, dim in TABLES.items()])
+        self._model.register_buffer("dense", torch.zeros(8))
+        self._loader = _Loader()
+        config = CheckpointConfig(uri=store.uri, keep_last=keep_last, buffer_dir=buffer_dir)
+        self.checkpointer = Checkpointer(
+            config,
+            model=self._model,
+            loader=self._loader,
+            run=QuietRun(),
+            ranks=SoloRanks(),
+            store=store,
+            clock=clock or StillClock(),
+        )
+        self.step = 0
+        _seed_all(0)
+
+    def restore(self, resume: str = "auto") -> RestoredPosition | None:
+        position = self.checkpointer.restore(resume)
+        self.step = position.step if position else 0
+        return position
+
+    def train_to(self, step: int) -> None:
+        """Set the job to the state of a step."""
+        self._set(self.oracle.state(step))
+        self.step = step
+
+    def save(self) -> Commit:
+        if self.saves_full:
+            return self.checkpointer.save(self.step, self._loader.cursor)
+        return save_delta(self.checkpointer, self.oracle, self.step, self._loader.cursor, self.keep_last)
+
+    def image(self) -> bytes:
+        """Return every bit of the state, the random generators' included where they are not those of the step."""
+        tables = {
+            table.name: (table.ids.numpy(), table.rows[:, :-1].numpy(), table.rows[:, -1:].numpy())
+            for table in self._tables()
+        }
+        dense = self._model.get_buffer("dense").numpy()
+        return image_of(self.step, tables, dense, self._loader.cursor) + _draws_beside(self.step)
+
+    def _set(self, state: JobState) -> None:
+        for table in self._tables():
+            rows = state.tables[table.name]
+            table.set_rows(rows.ids, rows.rows)
+        self._model.get_buffer("dense").copy_(torch.from_numpy(state.dense))
+        self._loader.cursor = state.step * SAMPLES_PER_STEP
+        _seed_all(state.step)
+
+    def _tables(self) -> list[FaultTable]:
+        return [module for module in self._model.modules() if isinstance(module, FaultTable)]
+
+
+def _seed_all(step: int) -> None:
+    torch.manual_seed(step)
+    np.random.seed(step)
+    random.seed(step)
+
+
+def _draws_beside(step: int) -> bytes:
+    """Return b"" if the process's generators stand where `_seed_all(step)` puts them, else what they draw instead."""
+    found = _draws()
+    _seed_all(step)
+    expected = _draws()
+    return b"" if found == expected else repr(found).encode()
+
+
+def _draws() -> tuple[int, int, int]:
+    return int(torch.randint(2**31, (1,))), int(np.random.randint(2**31)), random.getrandbits(31)

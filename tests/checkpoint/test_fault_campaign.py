@@ -1,0 +1,78 @@
+"""The fault campaign sees what it should: no silent loss in the product, and each that a fault in the product makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+from ett.checkpoint.bench.faults.campaign import Campaign, CellTally, scratch_folder
+from ett.checkpoint.bench.faults.family import Cell
+from ett.checkpoint.bench.faults.faulty_store import FaultyStore
+from ett.checkpoint.bench.faults.unverified import unverified
+from ett.checkpoint.segment_reader import Segment
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Iterator[Campaign]:
+    with scratch_folder() as scratch:  # in memory: a disk would take a second for each fault's syncs
+        yield Campaign(7, scratch)
+
+
+def wrong(tallies: list[CellTally]) -> list[str]:
+    return [line for tally in tallies for line in tally.wrong]
+
+
+def lost(campaign: Campaign, family: str, cell: Cell, times: int) -> int:
+    """Return how many of the faults of a cell are silent losses."""
+    verdicts = [campaign.inject(campaign.families[family], cell, number) for number in range(times)]
+    return sum(verdict.outcome == "silent" for verdict in verdicts)
+
+
+@pytest.mark.slow
+def test_one_fault_of_each_kind_at_each_point_is_never_silent(campaign: Campaign) -> None:
+    tallies = campaign.run(1)
+    assert wrong(tallies) == []
+    assert len(tallies) > 300
+
+
+def test_faults_here_and_there_are_never_silent(campaign: Campaign) -> None:
+    tallies = campaign.run(1, share=(5, 23))
+    assert wrong(tallies) == []
+    assert sum(tally.count for tally in tallies) >= 10
+
+
+def test_a_fault_is_the_same_when_it_is_injected_again(campaign: Campaign) -> None:
+    with scratch_folder() as scratch:
+        other = Campaign(7, scratch)
+        for family in ("damage", "save"):
+            cell = campaign.families[family].cells()[0]
+            first, second = (c.inject(c.families[family], cell, 3) for c in (campaign, other))
+            assert first.outcome == second.outcome
+
+
+def test_without_verification_damage_is_silent(campaign: Campaign) -> None:
+    cell = Cell("flip", "base segment")
+    assert lost(campaign, "damage", cell, 20) == 0
+    with unverified():
+        assert lost(campaign, "damage", cell, 20) > 0
+
+
+def test_a_block_that_is_not_checked_is_seen(campaign: Campaign) -> None:
+    with patch.object(Segment, "_check_block", lambda *args: None):
+        assert lost(campaign, "damage", Cell("flip", "dense"), 30) > 0
+
+
+def test_a_commit_whose_name_is_not_synced_is_seen(campaign: Campaign) -> None:
+    """The save has returned, and after a loss of power its commit is not there."""
+    cell = Cell("power", "6 save returned")
+    assert lost(campaign, "save", cell, 8) == 0
+    with patch.object(FaultyStore, "sync", lambda self, names: None):
+        assert lost(campaign, "save", cell, 8) > 0
+
+
+def test_a_tally_is_plain_data(campaign: Campaign) -> None:
+    tally = campaign.run(1, share=(0, 1000))[0]
+    assert json.loads(json.dumps(tally.as_json()))["count"] == 1
