@@ -13,6 +13,7 @@ EXTENSIONS = {
     "ett.hooks._around": "ett/hooks/_around.cpp",
     "ett.trainer.data._criteo": "trainer/data/_criteo.cpp",
     "ett.trainer.data._nulls": "trainer/data/_nulls.cpp",
+    "ett.trainer.embedding._row_ferry": "trainer/embedding/_row_ferry.cpp",
     "ett.trainer.sparse._index": "trainer/sparse/_index.cpp",
     "ett.trainer.sparse._rows": "trainer/sparse/_rows.cpp",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from ett.trainer.jagged import KeyedJaggedTensor
 
 WORKLOAD = FIGURES.parent / "workloads" / "core-device.toml"
 DEVICE = torch.device("cuda")
+DenseStep = Callable[[Tensor, Tensor], Tensor]  # dense features, pooled rows -> logits
 Batch = tuple[Tensor, Tensor, Tensor]  # ids, dense features, labels
 
 
@@ -48,15 +49,14 @@ class Side(ABC):
         self.rows_each = tables["rows"] // tables["count"]
         dense = Dense(workload).to(DEVICE)
         self.adam = torch.optim.Adam(dense.parameters(), lr=1e-3, fused=True)
-        self.dense = self._graphed(dense, workload) if workload["dense"]["cuda_graphs"] else dense
+        self.dense: DenseStep = self._graphed(dense, workload) if workload["dense"]["cuda_graphs"] else dense
 
-    def _graphed(self, dense: Dense, workload: dict[str, Any]) -> Callable[[Tensor, Tensor], Tensor]:
+    def _graphed(self, dense: Dense, workload: dict[str, Any]) -> DenseStep:
         """Return the dense part as one launch forward and one backward, for batches of the workload's size."""
         batch_size = workload["train"]["batch_size"]
         features = torch.randn(batch_size, workload["dense"]["num_dense"], device=DEVICE)
         pooled = torch.randn(batch_size, self.count, self.dim, device=DEVICE, requires_grad=True)
-        graphed: Callable[[Tensor, Tensor], Tensor] = torch.cuda.make_graphed_callables(dense, (features, pooled))  # type: ignore[no-untyped-call]
-        return graphed
+        return cast(DenseStep, torch.cuda.make_graphed_callables(dense, (features, pooled)))
 
     def laid_out(self, batches: list[Batch]) -> list[Batch]:
         """Return batches with the ids as this side wants them: what a reader would have done."""

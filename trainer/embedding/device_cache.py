@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ett.trainer.embedding.row_ferry import RowFerry, can_ferry
 from ett.trainer.kernels import slot_map
 from ett.trainer.kernels.segments import Segments
 from ett.trainer.kernels.slot_map import SlotMap, make_slot_map
@@ -30,8 +31,13 @@ class CacheUse:
 class RowsCache:
     """Tables of one number of rows, such as weights, or all states, that come and go together."""
 
-    def __init__(self, below: Mapping[str, Tensor], num_slots: int, device: torch.device) -> None:
-        """Args: below: name -> [R, width], which the device reaches."""
+    def __init__(
+        self, below: Mapping[str, Tensor], num_slots: int, device: torch.device, *, ferried: bool | None = None
+    ) -> None:
+        """Args:
+        below: name -> [R, width], which the device reaches.
+        ferried: whether rows cross the link by a `RowFerry`; None: where the device is another memory than theirs.
+        """
         self.below = dict(below)
         self.rows = {
             name: torch.empty(num_slots, rows.shape[1], dtype=rows.dtype, device=device) for name, rows in below.items()
@@ -39,6 +45,8 @@ class RowsCache:
         self.num_slots = num_slots
         self._slots: SlotMap = make_slot_map(len(next(iter(below.values()))), num_slots, device)
         self._tables = [(self.rows[name], rows) for name, rows in below.items()]
+        ferried = device.type == "cuda" and can_ferry() if ferried is None else ferried
+        self._ferry = RowFerry(self._tables, device) if ferried else None
 
     def place(self, rows: Segments, num_short: Tensor, *, now: int, in_flight: int) -> tuple[Tensor, Tensor]:
         """Have rows in slots; return these, int32 [L], in the order of the rows and in that of the positions.
@@ -48,11 +56,14 @@ class RowsCache:
         if not len(rows.slots_L):
             return rows.slots_L, rows.slots_L
         found = slot_map.make_room(self._slots, rows, num_short, now=now, in_flight=in_flight)
-        slot_map.exchange(self._slots, rows, found, self._tables, now=now)
+        staged = None if self._ferry is None else self._ferry.carry(self._slots, rows, found)
+        slot_map.exchange(self._slots, rows, found, self._tables, staged, now=now)
         return found.slots_L, found.by_position_L
 
     def read_through(self, name: str, rows_N: Tensor) -> Tensor:
         """Return rows of the named table, which need not be in slots and are not brought there."""
+        if self._ferry is not None:
+            self._ferry.join()
         return slot_map.read_through(self.rows[name], self.below[name], self._slots, rows_N)
 
     def flush(self) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ett.trainer.kernels import slot_map as at
 from ett.trainer.kernels.segments import Segments
-from ett.trainer.kernels.slot_map import BINS, EVICTED_AHEAD, FREE, Found, SlotMap
+from ett.trainer.kernels.slot_map import BINS, EVICTED_AHEAD, FREE, TOLD_HEADER, Found, SlotMap, Staged
 
 
 def make_room(slots: SlotMap, rows: Segments, num_short: Tensor, now: int, in_flight: int) -> Found:
@@ -47,20 +47,49 @@ def _cutoff(slots: SlotMap, wanted: int, oldest: int, in_flight: int) -> int:
     return min(oldest + num_bins * width, in_flight)
 
 
+def list_rows(slots: SlotMap, rows: Segments, found: Found, told: Tensor, room_in: int) -> None:
+    leaving, coming = _slots_of(slots)
+    room_out = len(told) - TOLD_HEADER - room_in
+    told[:TOLD_HEADER] = torch.tensor([len(coming), len(leaving), room_in, room_out])
+    come = rows.slots_L[found.missing[: len(coming)].long()][:room_in]
+    told[TOLD_HEADER : TOLD_HEADER + len(come)] = come
+    left = slots.row_of_slot[leaving[:room_out]]
+    told[TOLD_HEADER + room_in : TOLD_HEADER + room_in + len(left)] = left
+
+
+def lift_rows(slots: SlotMap, cached_CW: Tensor, out_NW: Tensor) -> None:
+    leaving = _slots_of(slots)[0][: len(out_NW)]
+    out_NW[: len(leaving)] = cached_CW[leaving]
+
+
 def exchange(
-    slots: SlotMap, rows: Segments, found: Found, tables: Sequence[tuple[Tensor, Tensor]], now: int
-) -> None:  # fmt: skip
-    begin, end, first = (int(slots.words[word]) for word in (at.BEGIN, at.END, at.NUM_FREE))
-    leaving, coming = slots.free[begin:end].long(), slots.free[first:end].flip(0).long()
-    new_rows = rows.slots_L[found.missing[: end - first].long()].long()
-    for cached_CW, below_RW in tables:
-        below_RW[slots.row_of_slot[leaving]] = cached_CW[leaving]
-        cached_CW[coming] = below_RW[new_rows]
+    slots: SlotMap,
+    rows: Segments,
+    found: Found,
+    tables: Sequence[tuple[Tensor, Tensor]],
+    staged: Staged | None,
+    *,
+    now: int,
+) -> None:
+    leaving, coming = _slots_of(slots)
+    new_rows = rows.slots_L[found.missing[: len(coming)].long()].long()
+    room_in, room_out = (0, 0) if staged is None else (staged.room_in, staged.room_out)
+    for number, (cached_CW, below_RW) in enumerate(tables):
+        below_RW[slots.row_of_slot[leaving[room_out:]]] = cached_CW[leaving[room_out:]]
+        cached_CW[coming[room_in:]] = below_RW[new_rows[room_in:]]
+        if staged is not None:
+            cached_CW[coming[:room_in]] = staged.come[number][: len(coming)]
     slots.slot_of_row[new_rows] = coming.to(torch.int32)
     slots.row_of_slot[coming] = new_rows
     slots.last_used[coming] = now
     found.slots_L.copy_(slots.slot_of_row[rows.slots_L].clamp(min=0))
     found.by_position_L[rows.order_L] = found.slots_L
+
+
+def _slots_of(slots: SlotMap) -> tuple[Tensor, Tensor]:
+    """Return the slots of the rows that leave, and those of the missing rows, in their order."""
+    begin, end, first = (int(slots.words[word]) for word in (at.BEGIN, at.END, at.NUM_FREE))
+    return slots.free[begin:end].long(), slots.free[first:end].flip(0).long()
 
 
 def write_down(cached_CW: Tensor, below_RW: Tensor, row_of_slot: Tensor, chosen_N: Tensor) -> None:

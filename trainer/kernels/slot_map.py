@@ -28,6 +28,8 @@ CURSOR, NUM_MISSING, NUM_DONE = 5, 6, 7  # counters of the kernels
 LOOKED_UP, MISSED = 8, 9  # distinct rows, of all batches
 NUM_WORDS = 10
 
+TOLD_HEADER = 4  # words before the lists of `list_rows`
+
 FREE = 2**62  # later than every batch
 BINS = 1024  # of a histogram of the slots by last use
 EVICTED_AHEAD = 128
@@ -50,6 +52,15 @@ class Found:
     missing: Tensor  # [L]: a position of each row that was in no slot
     slots_L: Tensor  # of the sorted positions; slot 0 where there was no room
     by_position_L: Tensor  # of the positions as they come
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What is on its way already when `exchange` is called."""
+
+    come: list[Tensor]  # the first missing rows of each table, [room_in, W]
+    room_in: int
+    room_out: int  # as many of the rows that leave have been lifted, and will be put down
 
 
 def make_slot_map(num_rows: int, num_slots: int, device: torch.device) -> SlotMap:
@@ -89,14 +100,34 @@ def make_room(slots: SlotMap, rows: Segments, num_short: Tensor, *, now: int, in
     return found
 
 
+def list_rows(slots: SlotMap, rows: Segments, found: Found, told: Tensor, room_in: int) -> None:
+    """Tell which rows come and which leave.
+
+    Args: told: int64 [4 + room_in + room_out], becomes: number of rows that come, of those that leave, room_in,
+        room_out, the rows that come in the order of `found.missing`, those that leave in the order of `free`.
+    """
+    _kernels(slots.words).list_rows(slots, rows, found, told, room_in)
+
+
+def lift_rows(slots: SlotMap, cached_CW: Tensor, out_NW: Tensor) -> None:
+    """Copy the rows that leave, in the order of `free`, as many as there is room for."""
+    _kernels(slots.words).lift_rows(slots, cached_CW, out_NW)
+
+
 def exchange(
-    slots: SlotMap, rows: Segments, found: Found, tables: Sequence[tuple[Tensor, Tensor]], *, now: int
+    slots: SlotMap,
+    rows: Segments,
+    found: Found,
+    tables: Sequence[tuple[Tensor, Tensor]],
+    staged: Staged | None = None,
+    *,
+    now: int,
 ) -> None:
-    """Copy the rows that leave down, and the missing ones into the cache.
+    """Have the missing rows in the cache, and those that leave in the tables, but for what is staged.
 
     Args: tables: (slots [C, W], all rows [R, W]); a CUDA device reaches the latter even in the host's memory.
     """
-    _kernels(slots.words).exchange(slots, rows, found, tables, now)
+    _kernels(slots.words).exchange(slots, rows, found, tables, staged, now=now)
 
 
 def write_down(cached_CW: Tensor, below_RW: Tensor, slots: SlotMap, chosen_N: Tensor) -> None:

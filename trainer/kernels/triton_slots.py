@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ett.trainer.kernels import slot_map
 from ett.trainer.kernels.segments import Segments
-from ett.trainer.kernels.slot_map import EVICTED_AHEAD, Found, SlotMap
+from ett.trainer.kernels.slot_map import EVICTED_AHEAD, TOLD_HEADER, Found, SlotMap, Staged
 from ett.trainer.kernels.triton_rows import grid_of, tile_of
 
 _NUM_FREE = tl.constexpr(slot_map.NUM_FREE)
@@ -31,6 +31,7 @@ _AT_ONCE = 4096  # slots or rows that a program looks through
 # 256 KiB 27, with 512 KiB 18 again. Few programs with many rows each have them under way, and leave the other
 # multiprocessors to the batch that trains.
 _EXCHANGE_PROGRAMS, _EXCHANGE_TILES, _EXCHANGE_WARPS = 8, 4, 16
+_PROGRAMS = 128  # where rows stay within the device's memory: about one for each multiprocessor
 
 
 @triton.jit(do_not_specialize=["now"])
@@ -106,9 +107,44 @@ def _evict_kernel(slot_of_row, last_used, free, words, num_rows, BLOCK: tl.const
             tl.store(slot_of_row + row, tl.full((BLOCK,), -1, tl.int32), mask=leaves)
 
 
-@triton.jit(do_not_specialize=["now"])
+@triton.jit(do_not_specialize=["room_in", "room_out"])
+def _list_kernel(
+    free, row_of_slot, rows, missing, words, told, room_in, room_out, HEADER: tl.constexpr, BLOCK: tl.constexpr
+):
+    begin, end, first = tl.load(words + _BEGIN), tl.load(words + _END), tl.load(words + _NUM_FREE)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    comes = (at < end - first) & (at < room_in)
+    new_row = tl.load(rows + tl.load(missing + at, mask=comes, other=0), mask=comes, other=0)
+    tl.store(told + HEADER + at, new_row.to(tl.int64), mask=comes)
+    leaves = (at < end - begin) & (at < room_out)
+    slot = tl.load(free + begin + at, mask=leaves, other=0)
+    tl.store(told + HEADER + room_in + at, tl.load(row_of_slot + slot, mask=leaves, other=0), mask=leaves)
+    if tl.program_id(0) == 0:
+        tl.store(told, end - first)
+        tl.store(told + 1, end - begin)
+        tl.store(told + 2, room_in)
+        tl.store(told + 3, room_out)
+
+
+@triton.jit(do_not_specialize=["room_out"])
+def _lift_kernel(cached, free, words, out, room_out, num_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    columns = tl.arange(0, COLUMNS)
+    begin = tl.load(words + _BEGIN)
+    count = tl.minimum(tl.load(words + _END) - begin, room_out)
+    block = tl.program_id(0).to(tl.int64)
+    while block * ROWS < count:
+        at = block * ROWS + tl.arange(0, ROWS)
+        slot = tl.load(free + begin + at, mask=at < count, other=0).to(tl.int64)
+        mask = (at < count)[:, None] & (columns < num_columns)[None, :]
+        row = tl.load(cached + slot[:, None] * num_columns + columns[None, :], mask=mask)
+        tl.store(out + at[:, None] * num_columns + columns[None, :], row, mask=mask)
+        block += tl.num_programs(0)
+
+
+@triton.jit(do_not_specialize=["room_in", "room_out", "now"])
 def _exchange_kernel(
-    cached, below, free, row_of_slot, slot_of_row, last_used, rows, missing, words, num_columns, now,
+    cached, below, come, free, row_of_slot, slot_of_row, last_used, rows, missing, words,
+    room_in, room_out, num_columns, now,
     IS_LAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Both ways at once: a program has the same slots when they are left and when they are filled."""
@@ -117,20 +153,23 @@ def _exchange_kernel(
     block = tl.minimum(begin, first) // ROWS + tl.program_id(0)
     while block * ROWS < end:
         at = block * ROWS + tl.arange(0, ROWS)
-        leaves = (at >= begin) & (at < end)
+        leaves = (at >= begin + room_out) & (at < end)
         comes = (at >= first) & (at < end)
+        number = end - 1 - at
+        is_column = (columns < num_columns)[None, :]
         slot = tl.load(free + at, mask=leaves | comes, other=0).to(tl.int64)
         in_cache = cached + slot[:, None] * num_columns + columns[None, :]
-        is_column = (columns < num_columns)[None, :]
-        position = tl.load(missing + (end - 1 - at), mask=comes, other=0)
+        position = tl.load(missing + number, mask=comes, other=0)
         old_row = tl.load(row_of_slot + slot, mask=leaves, other=0)
         new_row = tl.load(rows + position, mask=comes, other=0).to(tl.int64)
-        from_table = below + new_row[:, None] * num_columns + columns[None, :]
-        new = tl.load(from_table, mask=comes[:, None] & is_column)  # on its way while the others go down
+        is_staged = (comes & (number < room_in))[:, None] & is_column
+        staged = tl.load(come + number[:, None] * num_columns + columns[None, :], mask=is_staged)
+        is_below = (comes & (number >= room_in))[:, None] & is_column
+        new = tl.load(below + new_row[:, None] * num_columns + columns[None, :], mask=is_below)  # while others go down
         old = tl.load(in_cache, mask=leaves[:, None] & is_column)
         tl.store(below + old_row[:, None] * num_columns + columns[None, :], old, mask=leaves[:, None] & is_column)
         tl.debug_barrier()  # what was in the slot, and whose it was, has been read by all threads
-        tl.store(in_cache, new, mask=comes[:, None] & is_column)
+        tl.store(in_cache, tl.where(is_staged, staged, new), mask=comes[:, None] & is_column)
         if IS_LAST:
             tl.store(slot_of_row + new_row, slot.to(tl.int32), mask=comes)
             tl.store(row_of_slot + slot, new_row, mask=comes)
@@ -201,18 +240,43 @@ def make_room(slots: SlotMap, rows: Segments, num_short: Tensor, now: int, in_fl
     return found
 
 
+def list_rows(slots: SlotMap, rows: Segments, found: Found, told: Tensor, room_in: int) -> None:
+    room_out = len(told) - TOLD_HEADER - room_in
+    _list_kernel[grid_of(max(room_in, room_out, 1), _BLOCK)](
+        *(slots.free, slots.row_of_slot, rows.slots_L, found.missing, slots.words, told, room_in, room_out),
+        HEADER=TOLD_HEADER,
+        BLOCK=_BLOCK,
+    )
+
+
+def lift_rows(slots: SlotMap, cached_CW: Tensor, out_NW: Tensor) -> None:
+    rows, columns = tile_of(cached_CW.shape[1])
+    _lift_kernel[(_PROGRAMS,)](
+        *(cached_CW, slots.free, slots.words, out_NW, len(out_NW), cached_CW.shape[1]), ROWS=rows, COLUMNS=columns
+    )
+
+
 def exchange(
-    slots: SlotMap, rows: Segments, found: Found, tables: Sequence[tuple[Tensor, Tensor]], now: int
-) -> None:  # fmt: skip
-    for number, (cached_CW, below_RW) in enumerate(tables, start=1):
+    slots: SlotMap,
+    rows: Segments,
+    found: Found,
+    tables: Sequence[tuple[Tensor, Tensor]],
+    staged: Staged | None,
+    *,
+    now: int,
+) -> None:
+    is_staged = staged is not None
+    rooms = (staged.room_in, staged.room_out) if staged is not None else (0, 0)
+    for number, (cached_CW, below_RW) in enumerate(tables):
         tile, columns = tile_of(cached_CW.shape[1])
-        _exchange_kernel[(_EXCHANGE_PROGRAMS,)](
-            *(cached_CW, below_RW, slots.free, slots.row_of_slot, slots.slot_of_row, slots.last_used),
-            *(rows.slots_L, found.missing, slots.words, cached_CW.shape[1], now),
-            IS_LAST=number == len(tables),  # the others read whose rows leave
-            ROWS=tile * _EXCHANGE_TILES,
+        _exchange_kernel[(_PROGRAMS if is_staged else _EXCHANGE_PROGRAMS,)](
+            *(cached_CW, below_RW, cached_CW if staged is None else staged.come[number]),
+            *(slots.free, slots.row_of_slot, slots.slot_of_row, slots.last_used),
+            *(rows.slots_L, found.missing, slots.words, *rooms, cached_CW.shape[1], now),
+            IS_LAST=number == len(tables) - 1,  # the others read whose rows leave
+            ROWS=tile if is_staged else tile * _EXCHANGE_TILES,
             COLUMNS=columns,
-            num_warps=_EXCHANGE_WARPS,
+            num_warps=4 if is_staged else _EXCHANGE_WARPS,
         )
     length = len(rows.slots_L)
     _tell_kernel[grid_of(length, _BLOCK)](

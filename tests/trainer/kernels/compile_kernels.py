@@ -19,7 +19,7 @@ from triton.runtime.jit import JITFunction
 from ett.trainer.kernels import triton_batch, triton_rows, triton_slots, triton_update
 from ett.trainer.kernels.feature_rows import FeatureRows
 from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of
-from ett.trainer.kernels.slot_map import make_slot_map
+from ett.trainer.kernels.slot_map import TOLD_HEADER, Staged, make_slot_map
 from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowWiseAdagrad, Sgd
 
@@ -83,7 +83,14 @@ def compile_slots(dim: int) -> None:
         pairs = [(torch.zeros(num_slots, w, dtype=t), torch.zeros(400, w, dtype=t)) for w, t in tables]
         for now in (1, 16, 2**40):
             found = triton_slots.make_room(slots, segments, slots.words[:1], now, now)
-            triton_slots.exchange(slots, segments, found, [*pairs, pairs[0]], now)
+            triton_slots.exchange(slots, segments, found, [*pairs, pairs[0]], None, now=now)
+        for room in (1, 16):
+            told = torch.zeros(TOLD_HEADER + 2 * room, dtype=torch.int64)
+            triton_slots.list_rows(slots, segments, found, told, room)
+            come = [torch.zeros(room, w, dtype=t) for w, t in tables]
+            for (cached, _), out in zip(pairs, come, strict=True):
+                triton_slots.lift_rows(slots, cached, out)
+            triton_slots.exchange(slots, segments, found, pairs, Staged(come, room, room), now=1)
         for cached, below in pairs:
             triton_slots.write_down(cached, below, slots.row_of_slot, order)
             triton_slots.read_through(cached, below, slots.slot_of_row, rows, cached.new_empty(length, cached.shape[1]))
