@@ -10,6 +10,7 @@ EXTENSIONS = {
     "ett._event_parser": "ett/_event_parser.cpp",
     "ett._ring": "ett/_ring.cpp",
     "ett.checkpoint._digest": "checkpoint/_digest.cpp",
+    "ett.checkpoint.policy._row_map": "checkpoint/policy/_row_map.cpp",
     "ett.hooks._around": "ett/hooks/_around.cpp",
     "ett.trainer.data._criteo": "trainer/data/_criteo.cpp",
     "ett.trainer.data._nulls": "trainer/data/_nulls.cpp",

@@ -1,8 +1,9 @@
 """Reads tables back from their files: of every row the version with the highest seq, each verified, each once.
 
-A table's files are its base, which has all rows at its seq, and what changed since: hot and cold files, with rows and
-tombstones. Kind never decides. First the ids of what changed are read, which says where each of them stands newest;
-then every file is read front to back by one thread, and gives away what no other file has newer.
+A table's files are its bases, which have all rows between their lowest and highest ids at their seq, and what changed
+since: hot and cold files, with rows and tombstones. Kind decides nothing else. First the ids of what changed are read,
+which says where each of them stands newest; then every file is read front to back by one thread, and gives away what no
+other file has newer.
 """
 
 from __future__ import annotations
@@ -79,18 +80,14 @@ class _Newest:
 
     def __init__(self, table: TableToRead) -> None:
         self._table = table
-        self._bases = {file.seq for file in table.files if file.identity.kind == "base"}
+        self._bases = [file for file in table.files if file.identity.kind == "base"]
         self._files: list[TableFile] = []
         self._parts: list[tuple[int, Ids, int]] = []  # seq, ids, 2 * number of the file + whether they are tombstones
 
     def add(self, file: TableFile, ids: Ids, tombstones: Ids) -> None:
-        if self._bases and file.seq <= max(self._bases):
-            raise CorruptState(
-                f"table {self._table.spec.name}: {file.stored.path} of commit {file.seq} is no newer than its base",
-                expected=f"changes after commit {max(self._bases)}",
-                do="restore another commit",
-            )
-        self._parts += [(file.seq, ids, 2 * len(self._files)), (file.seq, tombstones, 2 * len(self._files) + 1)]
+        overtaking = _Spans(base for base in self._bases if base.seq >= file.seq)
+        for part, is_gone in ((ids, False), (tombstones, True)):
+            self._parts.append((file.seq, part[~overtaking.cover(part)], 2 * len(self._files) + is_gone))
         self._files.append(file)
 
     def settle(self) -> None:
@@ -115,7 +112,8 @@ class _Newest:
     def wanted(self, file: TableFile) -> Callable[[Ids], Mask]:
         """Return which ids of a file are wanted and stand newest in it."""
         if file.identity.kind == "base":
-            return self._wanted_of_base
+            newer = _Spans(base for base in self._bases if base.seq > file.seq)
+            return lambda ids: self._wanted_of_base(ids) & ~newer.cover(ids)
         place = 2 * next(number for number, other in enumerate(self._files) if other is file)
 
         def is_newest(ids: Ids) -> Mask:
@@ -134,6 +132,22 @@ class _Newest:
         is_known: Mask = at < len(self._ids)
         is_known[is_known] = self._ids[at[is_known]] == ids[is_known]
         return at, is_known
+
+
+class _Spans:
+    """Ids between the lowest and the highest of any of some bases."""
+
+    def __init__(self, bases: Iterable[TableFile]) -> None:
+        spans = sorted((base.min_id, base.max_id) for base in bases)
+        self._lows = np.array([low for low, _ in spans], np.int64)
+        self._highs = np.maximum.accumulate(np.array([high for _, high in spans], np.int64))
+
+    def cover(self, ids: Ids) -> Mask:
+        if not len(self._lows):
+            return np.zeros(len(ids), np.bool_)
+        at = np.searchsorted(self._lows, ids, side="right") - 1
+        covered: Mask = (at >= 0) & (ids <= self._highs[at])
+        return covered
 
 
 def _changed_ids(store: Store, table: TableToRead, file: TableFile) -> tuple[Ids, Ids]:

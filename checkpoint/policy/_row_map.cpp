@@ -1,0 +1,57 @@
+// Bits of rows: set, cleared and listed. checkpoint/policy/row_map.py checks what is passed here, and has the same in
+// numpy: pointers come as integers. No call holds the GIL.
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+namespace py = pybind11;
+
+namespace {
+
+using Address = uintptr_t;
+
+constexpr int64_t kAhead = 24;  // of random words asked for before they are needed; flat from 16 to 48
+
+template <bool kSet>
+void change(Address words_at, Address slots_at, int64_t count) {
+  py::gil_scoped_release release;
+  auto* words = reinterpret_cast<uint64_t*>(words_at);
+  const auto* slots = reinterpret_cast<const uint64_t*>(slots_at);
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(words + (slots[i + kAhead] >> 6), 1);
+    const uint64_t bit = uint64_t{1} << (slots[i] & 63);
+    if (kSet) {
+      words[slots[i] >> 6] |= bit;
+    } else {
+      words[slots[i] >> 6] &= ~bit;
+    }
+  }
+}
+
+// out: int64 [number of set bits], ascending.
+void list(Address words_at, int64_t num_words, Address out) {
+  py::gil_scoped_release release;
+  const auto* words = reinterpret_cast<const uint64_t*>(words_at);
+  auto* next = reinterpret_cast<int64_t*>(out);
+  for (int64_t i = 0; i < num_words; ++i) {
+    for (uint64_t left = words[i]; left; left &= left - 1) *next++ = (i << 6) + __builtin_ctzll(left);
+  }
+}
+
+int64_t count(Address words_at, int64_t num_words) {
+  py::gil_scoped_release release;
+  const auto* words = reinterpret_cast<const uint64_t*>(words_at);
+  int64_t total = 0;
+  for (int64_t i = 0; i < num_words; ++i) total += __builtin_popcountll(words[i]);
+  return total;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_row_map, module) {
+  module.def("mark", &change<true>);
+  module.def("clear", &change<false>);
+  module.def("list", &list);
+  module.def("count", &count);
+}

@@ -1,0 +1,81 @@
+"""One bit for each slot of a table, in as many bytes as eight of its rows have; grows with the table.
+
+Marking 425,000 distinct slots of 100 million, in any order, takes 1.8 ms natively, against 3.5 ms for a byte a slot and
+12 ms for bits in numpy, which stands in where the extension is not built.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ett.native import native
+
+Slots = NDArray[np.int64]
+NATIVE = native("ett.checkpoint.policy._row_map")
+_CHUNK_BYTES = 1 << 20  # unpacked at a time in numpy
+
+
+class RowMap:
+    """Slots that are marked. One thread at a time changes it."""
+
+    def __init__(self, num_slots: int = 0) -> None:
+        self._num_slots = num_slots
+        self._words = np.zeros(-(-num_slots // 64), np.uint64)
+
+    def grow(self, num_slots: int) -> None:
+        if num_slots > self._num_slots:
+            grown = np.zeros(-(-num_slots // 64), np.uint64)
+            grown[: len(self._words)] = self._words
+            self._num_slots, self._words = num_slots, grown
+
+    def mark(self, slots: Slots) -> None:
+        """Args: slots: int64 [N] of the map's, in any order, also twice."""
+        slots = self._checked(slots)
+        if NATIVE is not None:
+            NATIVE.mark(self._words.ctypes.data, slots.ctypes.data, len(slots))
+        else:
+            np.bitwise_or.at(self._words.view(np.uint8), slots >> 3, _bits(slots))
+
+    def clear(self, slots: Slots) -> None:
+        slots = self._checked(slots)
+        if NATIVE is not None:
+            NATIVE.clear(self._words.ctypes.data, slots.ctypes.data, len(slots))
+        else:
+            np.bitwise_and.at(self._words.view(np.uint8), slots >> 3, ~_bits(slots))
+
+    def merge(self, other: RowMap) -> None:
+        """Mark what another map of no more slots marks, too."""
+        self._words[: len(other._words)] |= other._words
+
+    def remove(self, other: RowMap) -> None:
+        """Clear what another map of no more slots marks."""
+        self._words[: len(other._words)] &= ~other._words
+
+    def slots(self) -> Slots:
+        """Return the marked slots, int64 [N], ascending."""
+        if NATIVE is not None:
+            found = np.empty(len(self), np.int64)
+            NATIVE.list(self._words.ctypes.data, len(self._words), found.ctypes.data)
+            return found
+        parts, raw = [np.empty(0, np.int64)], self._words.view(np.uint8)
+        for start in range(0, len(raw), _CHUNK_BYTES):
+            bits = np.unpackbits(raw[start : start + _CHUNK_BYTES], bitorder="little")
+            parts.append(np.flatnonzero(bits) + 8 * start)
+        return np.concatenate(parts)
+
+    def __len__(self) -> int:
+        """Return how many slots are marked."""
+        if NATIVE is not None:
+            return int(NATIVE.count(self._words.ctypes.data, len(self._words)))
+        return len(self.slots())
+
+    def _checked(self, slots: Slots) -> Slots:
+        slots = np.ascontiguousarray(slots, np.int64)
+        assert not len(slots) or (slots.min() >= 0 and slots.max() < self._num_slots), "slots beyond the table's"
+        return slots
+
+
+def _bits(slots: Slots) -> NDArray[np.uint8]:
+    bits: NDArray[np.uint8] = np.left_shift(1, slots & 7).astype(np.uint8)
+    return bits

@@ -1,0 +1,70 @@
+"""Which rows of a table a checkpoint writes into which files: a decision, applied to what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ett.checkpoint.policy.access_counter import AccessCounter
+from ett.checkpoint.policy.row_map import Slots
+from ett.checkpoint.policy.table_chain import Decision, TableChain
+from ett.checkpoint.policy.table_tracker import Changes, Ids
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsOfIds:
+    """Rows in the order of their ids. ids: int64 [N], strictly ascending. slots: int64 [N]."""
+
+    ids: Ids
+    slots: Slots
+
+    def where(self, mask: NDArray[np.bool_]) -> SlotsOfIds:
+        return SlotsOfIds(self.ids[mask], self.slots[mask])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What a rank writes of a table; ids were read when the changes were frozen, for slots may get other rows.
+
+    base: the ids whose rows all go into base files, and into no other; empty: none.
+    """
+
+    base: range
+    hot: SlotsOfIds
+    cold: SlotsOfIds
+    tombstones: Ids  # in the cold files, ascending
+
+    @property
+    def num_records(self) -> int:
+        """Return how many rows the hot and cold files have."""
+        return len(self.hot) + len(self.cold)
+
+
+def plan_table(
+    decision: Decision,
+    chain: TableChain,
+    changes: Changes,
+    counter: AccessCounter,
+    ids_of: Callable[[Slots], Ids],
+) -> TablePlan:
+    """Args: ids_of: returns the ids of the rows in slots."""
+    is_whole = len(decision.base) == chain.num_parts
+    slots = changes.slots if not is_whole else np.empty(0, np.int64)
+    ids = ids_of(slots)
+    order = np.argsort(ids)
+    due = SlotsOfIds(ids[order], slots[order])
+    parts = chain.parts_of(due.ids)
+    in_base = (parts >= decision.base.start) & (parts < decision.base.stop)
+    is_hot = decision.is_hot[parts, counter.values(due.slots)]
+    return TablePlan(
+        base=chain.ids_of(decision.base) if decision.base else range(0),
+        hot=due.where(is_hot & ~in_base),
+        cold=due.where(~is_hot & ~in_base),
+        tombstones=np.empty(0, np.int64) if is_whole else changes.tombstones,
+    )
