@@ -15,6 +15,7 @@ from ett.checkpoint.collection_cli import diff_command, gc_command, pin_command,
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_facts import commit_facts, commit_line, find_commit, tier_of
 from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
+from ett.checkpoint.compaction_cli import compact_command
 from ett.checkpoint.pins import holds
 from ett.checkpoint.store import Store
 from ett.checkpoint.verify import LEVELS, Level, damage, verify_commit
@@ -23,7 +24,7 @@ from ett.errors import CorruptState, NoCheckpoint
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def group() -> None:
-    """List, show, verify, compare, pin and collect checkpoints."""
+    """List, show, verify, compare, pin, collect and rewrite checkpoints."""
 
 
 @group.command("ls")
@@ -55,7 +56,7 @@ def list_command(target: str, as_json: bool) -> None:
     print_table(columns, [[cell(row.get(column)) for column in columns] for row in rows])
 
 
-@group.command("show")
+@group.command("show", short_help="Show one commit: position, tables, digests, the files of its chain.")
 @target_argument
 @click.option("--step", type=int, help="The commit of this step; else the newest.")
 @as_json_option
@@ -179,5 +180,5 @@ def _state(commit: Commit, line: set[int]) -> str:
     return "fresh start" if commit.is_fresh else "restorable"
 
 
-for command in (pin_command, unpin_command, gc_command, diff_command):
+for command in (pin_command, unpin_command, gc_command, diff_command, compact_command):
     group.add_command(command)

@@ -87,7 +87,7 @@ def gc_command(
         click.echo(f"{plan.too_young} files without a commit are younger than a day and stay")
 
 
-@click.command("diff")
+@click.command("diff", short_help="Compare the commits of two steps.")
 @target_argument
 @click.argument("steps", nargs=2, type=int, metavar="STEP STEP")
 @as_json_option

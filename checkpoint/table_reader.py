@@ -75,6 +75,14 @@ def read_tables(store: Store, tables: Sequence[TableToRead], buffers: BufferPool
     return [(num_rows, combine(digests)) for num_rows, digests in totals]
 
 
+def twice_in(spec: TableSpec, seq: int, row_id: int) -> CorruptState:
+    return CorruptState(
+        f"table {spec.name}: two files of commit {seq} have id {row_id}",
+        expected="a row or its tombstone in one file of a commit",
+        do="restore another commit",
+    )
+
+
 class _Newest:
     """Where every id that changed since the base stands newest; 12 bytes an id when settled."""
 
@@ -85,7 +93,7 @@ class _Newest:
         self._parts: list[tuple[int, Ids, int]] = []  # seq, ids, 2 * number of the file + whether they are tombstones
 
     def add(self, file: TableFile, ids: Ids, tombstones: Ids) -> None:
-        overtaking = _Spans(base for base in self._bases if base.seq >= file.seq)
+        overtaking = Spans(base for base in self._bases if base.seq >= file.seq)
         for part, is_gone in ((ids, False), (tombstones, True)):
             self._parts.append((file.seq, part[~overtaking.cover(part)], 2 * len(self._files) + is_gone))
         self._files.append(file)
@@ -100,11 +108,7 @@ class _Newest:
         ids, places, seqs = ids[order], places[order], seqs[order]
         twice = np.flatnonzero((ids[1:] == ids[:-1]) & (seqs[1:] == seqs[:-1]))
         if len(twice):
-            raise CorruptState(
-                f"table {self._table.spec.name}: two files of commit {seqs[twice[0]]} have id {ids[twice[0]]}",
-                expected="a row or its tombstone in one file of a commit",
-                do="restore another commit",
-            )
+            raise twice_in(self._table.spec, int(seqs[twice[0]]), int(ids[twice[0]]))
         is_last = np.ones(len(ids), np.bool_)
         is_last[:-1] = ids[1:] != ids[:-1]
         self._ids, self._places = ids[is_last], places[is_last]
@@ -112,7 +116,7 @@ class _Newest:
     def wanted(self, file: TableFile) -> Callable[[Ids], Mask]:
         """Return which ids of a file are wanted and stand newest in it."""
         if file.identity.kind == "base":
-            newer = _Spans(base for base in self._bases if base.seq > file.seq)
+            newer = Spans(base for base in self._bases if base.seq > file.seq)
             return lambda ids: self._wanted_of_base(ids) & ~newer.cover(ids)
         place = 2 * next(number for number, other in enumerate(self._files) if other is file)
 
@@ -134,7 +138,7 @@ class _Newest:
         return at, is_known
 
 
-class _Spans:
+class Spans:
     """Ids between the lowest and the highest of any of some bases."""
 
     def __init__(self, bases: Iterable[TableFile]) -> None:
@@ -153,12 +157,12 @@ class _Spans:
 def _changed_ids(store: Store, table: TableToRead, file: TableFile) -> tuple[Ids, Ids]:
     """Return the wanted ids of the rows and of the tombstones of a file."""
     with open_segment(store, file.stored, file.identity) as segment:
-        per_section = _checked_blocks(segment, table.spec, file)
+        per_section = checked_blocks(segment, table.spec, file)
         found = {IDS: [np.empty(0, np.int64)], TOMBSTONES: [np.empty(0, np.int64)]}
         for section in (0, *range(len(table.spec.groups) + 1, len(per_section))):
             name = segment.header["sections"][section]["name"]
             for record in per_section[section]:
-                ids = _read_ids(segment, record, name)
+                ids = read_ids(segment, record, name)
                 found[name].append(ids[table.owned(ids)])
     return np.concatenate(found[IDS]), np.concatenate(found[TOMBSTONES])
 
@@ -171,11 +175,11 @@ def read_rows(
     Raises: CorruptState: any byte that matters differs from what was committed.
     """
     with open_segment(store, file.stored, file.identity) as segment:
-        per_section = _checked_blocks(segment, spec, file)
+        per_section = checked_blocks(segment, spec, file)
         group = max(1, READ_GROUP_BYTES // (spec.block_rows * spec.row_bytes))
         for start in range(0, len(per_section[0]), group):
             chunk = [blocks[start : start + group] for blocks in per_section[: len(spec.groups) + 1]]
-            ids = [_read_ids(segment, record, IDS) for record in chunk[0]]
+            ids = [read_ids(segment, record, IDS) for record in chunk[0]]
             masks = [wanted(part) for part in ids]
             mine = np.concatenate([part[mask] for part, mask in zip(ids, masks, strict=True)])
             if not len(mine):
@@ -226,7 +230,7 @@ def _read_wanted(
         row += count
 
 
-def _read_ids(segment: Segment, record: np.void, section_name: str) -> Ids:
+def read_ids(segment: Segment, record: np.void, section_name: str) -> Ids:
     payload = segment.read_block(record, section_name)
     ids = unpack_ids(int(record["codec"]), payload.data, int(record["min_id"]), int(record["num_rows"]))
     if ids is None or ids[-1] != record["max_id"] or not (ids[1:] > ids[:-1]).all():
@@ -234,7 +238,7 @@ def _read_ids(segment: Segment, record: np.void, section_name: str) -> Ids:
     return ids
 
 
-def _checked_blocks(segment: Segment, spec: TableSpec, file: TableFile) -> list[NDArray[np.void]]:
+def checked_blocks(segment: Segment, spec: TableSpec, file: TableFile) -> list[NDArray[np.void]]:
     """Return the index records of each section after checking that they cover the same rows."""
     expected = spec.sections(has_tombstones=file.num_tombstones > 0)
     header = segment.header

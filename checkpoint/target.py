@@ -19,18 +19,30 @@ def open_target(target: str, home: Path) -> Store:
 
     What is named in full goes before a prefix. Raises: NotFound: there is none, or several jobs begin so.
     """
-    is_name = JOB_NAME.fullmatch(target) is not None
-    if is_name and (home / "jobs" / target).is_dir():
-        return job_store(home / "jobs" / target)
+    job_dir = job_dir_of(target, home)
+    if job_dir is not None:
+        return job_store(job_dir)
     if not target or "://" in target or local_path(target).is_dir():
         return open_store(target)
-    if is_name and _begins_a_job(home, target):
-        return job_store(find_job(home, target).path)
     raise NotFound(
         f"no job and no folder is named {target!r}",
         expected=f"a job under {home / 'jobs'}, or a checkpoint folder",
         do="`ett ls` lists the jobs",
     )
+
+
+def job_dir_of(target: str, home: Path) -> Path | None:
+    """Return the folder of the job that `target` names, in full or by how its name begins; None: it names none.
+
+    Raises: NotFound: several jobs begin so.
+    """
+    if JOB_NAME.fullmatch(target) is None:
+        return None
+    if (home / "jobs" / target).is_dir():
+        return home / "jobs" / target
+    if local_path(target).is_dir() or not _begins_a_job(home, target):
+        return None
+    return find_job(home, target).path
 
 
 def _begins_a_job(home: Path, text: str) -> bool:
