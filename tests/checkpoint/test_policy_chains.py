@@ -8,12 +8,15 @@ import random
 from pathlib import Path
 
 import pytest
-from chain_world import ChainWorld, commit_of
+from chain_world import SPEC, ChainWorld, commit_of
 from plain_reader import read_tables
 from policy_files import RealFiles, values_of
-from policy_world import RULES, MemoryFiles, live_through
+from policy_world import RULES, MemoryFiles, identity_of, live_through
 
 from ett.checkpoint import table_segments
+from ett.checkpoint.commit import TableEntry
+from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.rewritten_table import rewrite_table
 
 
 def memory(rng: random.Random) -> MemoryFiles:
@@ -87,3 +90,15 @@ def test_a_reader_written_from_the_page_alone_reads_bases_of_many_commits(tmp_pa
         }
         spread += len({file.seq for file in newest.files if file.identity.kind == "base"}) > 1
     assert spread > 1
+
+
+@pytest.mark.usefixtures("unsynced")
+def test_what_a_policy_wrote_is_rewritten_as_a_base(tmp_path: Path) -> None:
+    for seed in range(7000, 7004):
+        folder, store = tmp_path / str(seed), LocalStore(tmp_path / str(seed))
+        for number, commit in enumerate(live_through(seed, lambda _, folder=folder: RealFiles(folder)).commits[-2:]):
+            table = TableEntry(spec=SPEC, num_rows=len(commit.rows), digest=None, files=tuple(commit.files))
+            identity = identity_of("base", 900 + number, 0)
+            made = rewrite_table(store, table, identity, 0, [])
+            assert {file.identity.kind for file in made.files} <= {"base"}
+            assert RealFiles(folder).read(made.files) == commit.rows
