@@ -23,12 +23,10 @@ _LINK_BYTES = 1 << 28
 
 
 def cache_figures(quick: bool) -> tuple[list[Measured], dict[str, Any]]:
-    """Return the figure of the cache, and what it was made of; nothing on a machine without a GPU.
+    """Return the figure of the cache, and what it was made of.
 
     Raises: ThresholdMissed: a cache changes what is trained, so no time means anything.
     """
-    if not torch.cuda.is_available():
-        return [], {}
     workload = tomllib.loads(WORKLOAD.read_text())
     torch.set_float32_matmul_precision("high")
     _check_bits(workload)

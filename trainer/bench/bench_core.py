@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from ett.bench import BenchResult
 from ett.figures import FIGURES
@@ -19,19 +22,20 @@ _WORKLOAD = FIGURES.parent / "workloads" / "core.toml"
 
 
 def run(quick: bool, path: Path = _WORKLOAD) -> BenchResult:
-    """Measure the table [core] of figures.toml; each part compares with its reference first."""
-    workload = tomllib.loads(path.read_text())
+    """Measure the table [core] of figures.toml; each part compares with its reference first.
+
+    A machine with a GPU shows the figures that need one, and leaves the others to the kind of machine they are for.
+    """
+    if torch.cuda.is_available():
+        on_device, device_detail = device_figures(quick)
+        of_cache, cache_detail = cache_figures(quick)
+        return BenchResult(figures=[*on_device, *of_cache], detail=device_detail | cache_detail)
+    return _on_the_host(tomllib.loads(path.read_text()), quick)
+
+
+def _on_the_host(workload: dict[str, Any], quick: bool) -> BenchResult:
     beside_torchrec, detail = torchrec_figures(workload, quick)
-    on_device, device_detail = device_figures(quick)
-    of_cache, cache_detail = cache_figures(quick)
     mismatches, exactness = exactness_figure(workload["exactness"], quick)
-    figures = [
-        *on_device,
-        *of_cache,
-        *beside_torchrec,
-        *index_figures(workload["index"], quick),
-        mismatches,
-        *data_figures(quick),
-    ]
-    cost = cost_detail(workload["cost"], quick)
-    return BenchResult(figures=figures, detail=detail | device_detail | cache_detail | exactness | cost)
+    index = index_figures(workload["index"], quick)
+    figures = [*beside_torchrec, *index, mismatches, *data_figures(quick)]
+    return BenchResult(figures=figures, detail=detail | exactness | cost_detail(workload["cost"], quick))
