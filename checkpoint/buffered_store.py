@@ -87,6 +87,11 @@ class BufferedStore:
         return self.local if has(self.local, name) else self.remote
 
 
+def shared(store: Store) -> Store:
+    """Return what every host sees of a store: what only this host's buffer holds is not in it."""
+    return store.remote if isinstance(store, BufferedStore) else store
+
+
 def has(store: Store, name: str) -> bool:
     try:
         store.size(name)

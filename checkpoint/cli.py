@@ -16,15 +16,19 @@ from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_facts import commit_facts, commit_line, find_commit, tier_of
 from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
 from ett.checkpoint.compaction_cli import compact_command
+from ett.checkpoint.export_cli import export_command
 from ett.checkpoint.pins import holds
+from ett.checkpoint.progress import Watch, progress
 from ett.checkpoint.store import Store
 from ett.checkpoint.verify import LEVELS, Level, damage, verify_commit
 from ett.errors import CorruptState, NoCheckpoint
 
+_TIMES_READ = {"manifest": 0, "size": 0, "hash": 1, "load": 2}
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def group() -> None:
-    """List, show, verify, compare, pin, collect and rewrite checkpoints."""
+    """List, show, verify, compare, pin, collect, rewrite and export checkpoints."""
 
 
 @group.command("ls")
@@ -111,7 +115,7 @@ def verify_command(target: str, step: int | None, level: Level, as_json: bool) -
     Exit code 8: something is damaged. 10: nothing is restorable.
     """
     store = open_store_of(target)
-    rows = _verified(store, step, level)
+    rows = _verified(store, step, level, progress(as_json))
     usable = [row for row in rows if row["ok"] and row["type"] is not None]
     if as_json:
         print_json("verify", {"uri": store.uri, "level": level, "commits": rows, "usable": len(usable)}, [])
@@ -135,7 +139,7 @@ def verify_command(target: str, step: int | None, level: Level, as_json: bool) -
     return 0
 
 
-def _verified(store: Store, step: int | None, level: Level) -> list[dict[str, Any]]:
+def _verified(store: Store, step: int | None, level: Level, watch: Watch) -> list[dict[str, Any]]:
     """Return one entry per commit, newest first, and one for FORMAT.json; fresh starts hold nothing to verify."""
     if step is not None:
         chosen, _ = find_commit(store, step)
@@ -143,6 +147,17 @@ def _verified(store: Store, step: int | None, level: Level) -> list[dict[str, An
         damaged: dict[int, CorruptState] = {}
     else:
         known, damaged = CommitLog(store).read_all()
+    states = {commit.ckpt_uuid: commit.num_bytes for commit in known.values()}
+    with watch(store, "verifying", sum(states.values()) * _TIMES_READ[level]) as reading:
+        rows = _verified_rows(reading, known, damaged, level, is_all=step is None)
+    if (known or damaged) and step is None and not check_format(store):
+        rows.append({**_row(0, None, "FORMAT.json is missing or damaged"), "name": "FORMAT.json"})
+    return rows
+
+
+def _verified_rows(
+    store: Store, known: dict[int, Commit], damaged: dict[int, CorruptState], level: Level, *, is_all: bool
+) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     seen: dict[str, str | None] = {}
     for seq in sorted({*known, *damaged}, reverse=True):
@@ -154,12 +169,10 @@ def _verified(store: Store, step: int | None, level: Level) -> list[dict[str, An
             continue
         if commit.ckpt_uuid not in seen:
             err = damage(store, commit, level)
-            if err and step is None and seq not in CommitLog(store).seqs():
+            if err and is_all and seq not in CommitLog(store).seqs():
                 continue  # a running job has collected it meanwhile
             seen[commit.ckpt_uuid] = err.fact if err else None
         rows.append(_row(seq, commit, seen[commit.ckpt_uuid]))
-    if (known or damaged) and step is None and not check_format(store):
-        rows.append({**_row(0, None, "FORMAT.json is missing or damaged"), "name": "FORMAT.json"})
     return rows
 
 
@@ -180,5 +193,5 @@ def _state(commit: Commit, line: set[int]) -> str:
     return "fresh start" if commit.is_fresh else "restorable"
 
 
-for command in (pin_command, unpin_command, gc_command, diff_command, compact_command):
+for command in (pin_command, unpin_command, gc_command, diff_command, compact_command, export_command):
     group.add_command(command)

@@ -11,11 +11,12 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from ett.checkpoint.buffered_store import BufferedStore
+from ett.checkpoint.buffered_store import shared
 from ett.checkpoint.canonical_json import seal
 from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_log import CommitLog, states_of_history
 from ett.checkpoint.pins import holds
+from ett.checkpoint.progress import Watch, unwatched
 from ett.checkpoint.restore_checks import check_files
 from ett.checkpoint.retention import epoch_of
 from ett.checkpoint.store import Store
@@ -51,7 +52,7 @@ class Collection:
 def plan_collection(store: Store, keep: Keep, *, now_unix_s: float | None = None) -> Collection:
     """Return what `keep` would delete. Raises: CorruptState: a record, a pin or the newest state cannot be trusted.
     ConfigError: a record is of a newer format: what it needs is not known."""
-    store = _shared(store)
+    store = shared(store)  # what only this host's buffer holds must displace nothing in it
     now = time.time() if now_unix_s is None else now_unix_s
     written = {entry.name: entry for top in ("m", "d", "dense") for entry in store.entries(top)}
     ages = {entry.name: now - entry.modified_unix_s for entry in store.entries("commits")}
@@ -80,15 +81,15 @@ def plan_collection(store: Store, keep: Keep, *, now_unix_s: float | None = None
     )
 
 
-def collect(store: Store, keep: Keep, plan: Collection) -> None:
+def collect(store: Store, keep: Keep, plan: Collection, watch: Watch = unwatched) -> None:
     """Delete what a plan says, after looking again.
 
     Raises: Conflict: commits, pins or leases have changed since. CorruptState: the newest state is damaged, so older
         ones are what a restore falls back to. Nothing was deleted then.
     """
-    store = _shared(store)
+    store = shared(store)
     if plan.gone:
-        _check_newest(store, plan.commits)
+        _check_newest(store, plan.commits, watch)
     name = f"gc/{max(plan.commits, default=0):016d}-{uuid.uuid4().hex}.json"
     facts: dict[str, Any] = {"document": "collection", "commits": plan.gone, "names": plan.names}
     store.create(name, seal(facts))
@@ -108,11 +109,6 @@ def collect(store: Store, keep: Keep, plan: Collection) -> None:
     for path in plan.names:
         store.delete(path)
     store.delete(name)
-
-
-def _shared(store: Store) -> Store:
-    """Return the folder that is collected. What only this host's buffer holds must displace nothing in it."""
-    return store.remote if isinstance(store, BufferedStore) else store
 
 
 def _kept(store: Store, known: dict[int, Commit], ages: dict[str, float], keep: Keep, now: float) -> dict[int, str]:
@@ -149,13 +145,14 @@ def _kept(store: Store, known: dict[int, Commit], ages: dict[str, float], keep: 
     return kept
 
 
-def _check_newest(store: Store, known: dict[int, Commit]) -> None:
+def _check_newest(store: Store, known: dict[int, Commit], watch: Watch) -> None:
     """Read the newest state whole: what replaces the states that go must be good, not only there."""
     newest = next(iter(states_of_history(known).values()), None)
     if newest is None:
         return
     try:
-        verify_commit(store, newest[0], "hash")
+        with watch(store, "reading the newest commit", newest[0].num_bytes) as reading:
+            verify_commit(reading, newest[0], "hash")
     except CorruptState as err:
         raise CorruptState(
             f"commit {newest[0].seq}, the newest, is damaged: {err.fact}",

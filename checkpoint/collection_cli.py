@@ -12,6 +12,7 @@ from ett.checkpoint.collection import Collection, Keep, collect, plan_collection
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.pins import pin, unpin
+from ett.checkpoint.progress import progress
 from ett.errors import UsageError
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
@@ -70,7 +71,7 @@ def gc_command(
     store = open_store_of(target)
     plan = plan_collection(store, keep)
     if yes:
-        collect(store, keep, plan)
+        collect(store, keep, plan, progress(as_json))
     if as_json:
         print_json("gc", {"uri": store.uri, "deleted": yes, **_as_json(plan)}, [])
         return

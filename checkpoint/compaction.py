@@ -11,11 +11,12 @@ import logging
 import uuid
 from dataclasses import dataclass, replace
 
-from ett.checkpoint.buffered_store import BufferedStore
+from ett.checkpoint.buffered_store import BufferedStore, shared
 from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.commit_log import CommitLog, states_of_history
 from ett.checkpoint.incarnation import created_now, new_write_id, writer_version
 from ett.checkpoint.pins import leased
+from ett.checkpoint.progress import Watch, unwatched
 from ett.checkpoint.restore_checks import check_files
 from ett.checkpoint.rewritten_table import rewrite_table
 from ett.checkpoint.segment import SegmentIdentity
@@ -49,7 +50,7 @@ def plan_compaction(store: Store, step: int | None = None) -> Compaction:
     Raises: NoCheckpoint. CorruptState: a record cannot be read. UsageError: `step` is not the newest state's.
         Conflict: this host's buffer has commits that are not uploaded.
     """
-    known, damaged = CommitLog(_shared(store)).read_all()
+    known, damaged = CommitLog(shared(store)).read_all()
     if damaged:
         raise CorruptState(
             f"commit {max(damaged)} cannot be read: a rewrite would hide what it holds",
@@ -70,17 +71,18 @@ def plan_compaction(store: Store, step: int | None = None) -> Compaction:
     return plan
 
 
-def compact(store: Store, plan: Compaction, clock: Clock | None = None) -> Commit:
+def compact(store: Store, plan: Compaction, clock: Clock | None = None, watch: Watch = unwatched) -> Commit:
     """Write and commit the rewrite; the old chain stays until it is collected.
 
     Raises: Conflict: somebody else has committed meanwhile. CorruptState: a digest is not the one of the source.
         Whatever is raised, nothing visible has changed.
     """
-    store = _shared(store)
+    store = shared(store)
     written: list[str] = []
     with leased(store, plan.source, "ett checkpoint compact"):
         try:
-            rewrite = _write(store, plan, written, clock or SystemClock())
+            with watch(store, "rewriting", plan.source.num_bytes + plan.live_bytes) as reading:
+                rewrite = _write(reading, plan, written, clock or SystemClock())
             check_files(store, rewrite)
             check_unmoved(store, plan)
         except (EttError, FileNotFoundError):
@@ -97,7 +99,7 @@ def compact(store: Store, plan: Compaction, clock: Clock | None = None) -> Commi
 
 def check_unmoved(store: Store, plan: Compaction) -> None:
     """Raise Conflict when there is a newer record than when the plan was made."""
-    newest = max(CommitLog(_shared(store)).seqs(), default=0)
+    newest = max(CommitLog(shared(store)).seqs(), default=0)
     if newest != plan.newest.seq:
         raise _moved(store, newest)
 
@@ -159,8 +161,3 @@ def _discard(store: Store, names: list[str]) -> None:
         except EttError as err:
             log.warning("left %s behind, which the next start of the job sweeps: %s", name, err.fact)
             return
-
-
-def _shared(store: Store) -> Store:
-    """Return the folder that is rewritten: what every host sees."""
-    return store.remote if isinstance(store, BufferedStore) else store

@@ -12,6 +12,7 @@ import click
 from ett.checkpoint.cli_output import as_json_option, open_store_of, print_json, target_argument
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.compaction import Compaction, compact, plan_compaction
+from ett.checkpoint.progress import progress
 from ett.checkpoint.target import job_dir_of
 from ett.errors import UsageError
 from ett.job_folder import JobFolder, Lease, ett_home
@@ -37,7 +38,7 @@ def compact_command(target: str, *, step: int | None, dry_run: bool, stopped: bo
     rewrite: Commit | None = None
     if plan.is_needed and not dry_run:
         with _stopped_jobs(target, plan, stopped):
-            rewrite = compact(store, plan)
+            rewrite = compact(store, plan, watch=progress(as_json))
     if as_json:
         print_json("compact", {"uri": store.uri, **_facts(plan, rewrite)}, [])
         return

@@ -13,8 +13,9 @@ from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history, prepare_folder
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.pins import leased
+from ett.checkpoint.progress import Watch, unwatched
 from ett.checkpoint.segment import StoredFile
-from ett.checkpoint.store import Store, open_store
+from ett.checkpoint.store import Store
 from ett.checkpoint.verify import verify_commit
 from ett.errors import ConfigError, CorruptState, NoCheckpoint, NotFound, RestoreFailed
 from ett.os_failure import os_failure
@@ -34,7 +35,7 @@ class ExportedCommit:
     fallback_from: int | None = None  # the newest commit, if that did not verify
 
 
-def export_commit(uri: str, step: int | None, to: Path) -> ExportedCommit:
+def export_commit(source: Store, step: int | None, to: Path, watch: Watch = unwatched) -> ExportedCommit:
     """Copy the newest commit that verifies, or the one of `step`, into the new or empty folder `to`.
 
     The commit's record is written last: a folder that holds one is complete.
@@ -42,27 +43,30 @@ def export_commit(uri: str, step: int | None, to: Path) -> ExportedCommit:
         verifies. CorruptState: the one of `step` does not. AccessDenied, Unreachable, NotFound: `to` cannot be
         made or written.
     """
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise ConfigError(f"{to} exists and is not an empty folder", expected="a new folder to export to")
-    _make(to)
-    source, target = open_store(uri), LocalStore(to.absolute())
+    make_destination(to)
+    target = LocalStore(to.absolute())
     if step is not None:
         commit, _ = find_commit(source, step)
         with leased(source, commit, f"export to {to}"):
-            return _copy(source, target, commit, None)
+            return _copy(source, target, commit, None, watch)
     newest: int | None = None
     for commit in _candidates(source):
         try:
             with leased(source, commit, f"export to {to}"):
-                return _copy(source, target, commit, newest)
+                return _copy(source, target, commit, newest, watch)
         except CorruptState as err:
             log.warning("commit %d of step %d does not verify: %s", commit.seq, commit.step, err.fact)
             newest = newest or commit.seq
-    raise RestoreFailed(f"no commit under {uri} verifies", do="`ett checkpoint verify` shows the damage")
+    raise RestoreFailed(f"no commit under {source.uri} verifies", do="`ett checkpoint verify` shows the damage")
 
 
-def _make(to: Path) -> None:
-    """Make the destination first: a failure there must never read as damage of the checkpoints."""
+def make_destination(to: Path) -> None:
+    """Make the folder first: a failure there must never read as damage of the checkpoints.
+
+    Raises: ConfigError: `to` holds something. NotFound, AccessDenied, Unreachable: it cannot be made.
+    """
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise ConfigError(f"{to} exists and is not an empty folder", expected="a new folder to export to")
     try:
         to.mkdir(parents=True, exist_ok=True)
     except (FileNotFoundError, NotADirectoryError) as err:
@@ -79,13 +83,15 @@ def _candidates(source: Store) -> list[Commit]:
     return commits
 
 
-def _copy(source: Store, target: LocalStore, commit: Commit, fallback_from: int | None) -> ExportedCommit:
+def _copy(source: Store, target: LocalStore, commit: Commit, fallback_from: int | None, watch: Watch) -> ExportedCommit:
     names: list[str] = []
     try:
-        for stored in commit.stored_files():
-            _copy_file(source, target, stored)
-            names.append(stored.path)
-        verify_commit(target, commit, "hash")
+        with watch(source, "copying", commit.num_bytes) as reading:
+            for stored in commit.stored_files():
+                _copy_file(reading, target, stored)
+                names.append(stored.path)
+        with watch(target, "verifying", commit.num_bytes) as reading:
+            verify_commit(reading, commit, "hash")
     except CorruptState:
         for name in names:
             target.delete(name)

@@ -13,6 +13,8 @@ from typing import Any
 import click
 
 from ett.checkpoint.export import export_commit
+from ett.checkpoint.progress import progress
+from ett.checkpoint.store import open_store
 from ett.checkpoint.target import job_uri
 from ett.errors import UsageError
 from ett.job_folder import JobFolder, Lease, ett_home, find_job
@@ -93,7 +95,7 @@ def _is_wanted(folder: JobFolder) -> bool:
 
 
 def _export(folder: JobFolder, step: int | None, to: Path, as_json: bool) -> None:
-    exported = export_commit(job_uri(folder.path), step, to)
+    exported = export_commit(open_store(job_uri(folder.path)), step, to, progress(as_json))
     if as_json:
         _print_json({**asdict(exported), "path": str(exported.path)}, [])
         return

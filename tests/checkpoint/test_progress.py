@@ -1,0 +1,68 @@
+"""Long work shows how far it is on a terminal, and nowhere else; what is counted are the bytes that were read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checkpoint_world import saved_world
+
+from ett.checkpoint.commit_facts import find_commit
+from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.progress import _counted
+from ett.checkpoint.verify import verify_commit
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    saved_world(folder, 1, [1])
+    return folder
+
+
+def drawn(*argv: str) -> str:
+    """Run a command with a terminal for its stderr; return what it wrote there."""
+    ours, theirs = os.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "ett", "checkpoint", *argv],
+        stderr=theirs,
+        stdout=subprocess.PIPE,
+        check=True,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    text = b""
+    try:
+        while part := os.read(ours, 4096):
+            text += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert done.stdout
+    return text.decode()
+
+
+def test_a_terminal_sees_bytes_and_rate(saved: Path, tmp_path: Path) -> None:
+    told = drawn("export", str(saved), "--to", str(tmp_path / "out"), "--format", "checkpoint")
+    assert "copying" in told and "verifying" in told
+    assert "KiB" in told and "/s" in told
+
+
+def test_with_json_nothing_is_drawn(saved: Path) -> None:
+    assert drawn("verify", str(saved), "--json") == ""
+
+
+def test_without_a_terminal_nothing_is_drawn(saved: Path) -> None:
+    argv = [sys.executable, "-m", "ett", "checkpoint", "verify", str(saved)]
+    assert subprocess.run(argv, capture_output=True, check=True).stderr == b""
+
+
+def test_every_byte_that_is_read_counts(saved: Path) -> None:
+    counts: list[int] = []
+    commit, _ = find_commit(LocalStore(saved), None)
+    verify_commit(_counted(LocalStore(saved), counts.append), commit, "hash")
+    segments = commit.num_bytes - sum(fragment.bytes for fragment in commit.fragments)
+    assert 1 <= sum(counts) / segments < 1.5  # envelopes are read besides
