@@ -20,6 +20,7 @@ from typing import BinaryIO, cast
 from ett.checkpoint.buffer_pool import PAGE_BYTES, BufferPool, Bytes, is_page_aligned
 from ett.checkpoint.direct_file import DirectFile
 from ett.checkpoint.store import Entry
+from ett.errors import Conflict
 from ett.os_failure import os_failure
 
 DIRECT_BUFFER_BYTES = 8 << 20  # of a file that is being written (ADR 0003)
@@ -90,7 +91,7 @@ class LocalStore:
                     yield cast(BinaryIO, file)
                     file.flush()
                     self._fsync(file.fileno())
-                self._link(temporary, final)
+                self._give_name(temporary, final)
             finally:
                 self._unlink(temporary)
 
@@ -157,14 +158,27 @@ class LocalStore:
     def _new_file(self, path: Path, buffer: Bytes) -> DirectFile:
         return DirectFile(path, buffer)
 
+    def _give_name(self, temporary: Path, final: Path) -> None:
+        try:
+            self._link(temporary, final)
+        except FileNotFoundError as err:  # swept: because the name was taken, or because its writer was replaced
+            if final.exists():
+                raise FileExistsError(f"{final} is taken") from err
+            raise Conflict(
+                f"{final} was removed while it was written: another process has opened these checkpoints",
+                expected="one running job per checkpoint folder",
+                do="let the newer process run; this one must stop",
+                code="L008",
+            ) from err
+
     def _make_folder(self, folder: Path) -> None:
-        missing = []
         while not folder.is_dir():
-            missing.append(folder)
-            folder = folder.parent
-        for new in reversed(missing):
-            new.mkdir(exist_ok=True)
-            self._sync_folder(new.parent)
+            first = folder
+            while not first.parent.is_dir():
+                first = first.parent
+            with suppress(FileNotFoundError):  # whoever deletes the last file of the parent removes that: once more
+                first.mkdir(exist_ok=True)
+                self._sync_folder(first.parent)
 
     def _drop_empty_folders(self, folder: Path) -> None:
         while folder not in (self.root, self.root.parent):
