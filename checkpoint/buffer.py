@@ -65,6 +65,7 @@ def open_buffered_epoch(
             parent_seq=newest + 1,
             write_id=new_write_id(),
             epoch=number,
+            opened_seq=newest + 1,
             job=job,
             created=created_now(clock),
             writer_version=writer_version(),
@@ -87,7 +88,7 @@ def open_buffered_epoch(
             log.info("commit %d was taken while opening an epoch; trying the next", fence.seq)
             continue
         _forget_records(store.local, ours.seq)
-        return Epoch(epoch=number, seq=ours.seq, life=life_of(ours)), True
+        return Epoch(epoch=number, seq=ours.seq, life=life_of(ours), opened_seq=fence.seq), True
     raise Conflict(
         f"other processes keep writing to {store.uri}",
         expected="one running job per checkpoint folder",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from ett.checkpoint.buffer import buffer_store, drop_damaged, host_id, open_buffered_epoch, prune
@@ -10,7 +11,7 @@ from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history
 from ett.checkpoint.config import CheckpointConfig
-from ett.checkpoint.incarnation import Epoch, life_of
+from ett.checkpoint.incarnation import Epoch
 from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
 from ett.checkpoint.retention import sweep_orphans
 from ett.checkpoint.save import SavePlace
@@ -58,16 +59,16 @@ class BufferedTier:
             )
             sweep_orphans(self.reading.remote, epoch.epoch, frozenset(live))
             manifest = self.local.read(commit_name(epoch.seq)).decode()
-            return {"epoch": epoch.epoch, "seq": epoch.seq, "is_pending": is_pending, "manifest": manifest}
+            return {"epoch": asdict(epoch), "is_pending": is_pending, "manifest": manifest}
 
         live = {file.path for file in restored.stored_files()} if restored else set()
         opened = on_rank_zero(self._ranks, on_first)
         gather_or_raise(self._ranks, lambda: prune(self.local, live))
-        commit = parse_commit(opened["manifest"].encode(), commit_name(opened["seq"]))
+        commit = parse_commit(opened["manifest"].encode(), commit_name(opened["epoch"]["seq"]))
         self._copies = {commit.seq: commit}
         if opened["is_pending"]:
             self.uploader.submit(commit)
-        return Epoch(epoch=opened["epoch"], seq=opened["seq"], life=life_of(commit))
+        return Epoch(**opened["epoch"])
 
     def before_save(self) -> None:
         """Wait until the buffer has room for as much as the last save wrote, and drop copies that are not needed."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from torch import nn
 
 import ett
 from ett.checkpoint.buffered_tier import BufferedTier
+from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.config import CheckpointConfig
@@ -212,13 +213,13 @@ class Checkpointer:
         if self._tier is not None:
             return self._tier.open(restored)
 
-        def open_on_rank_zero() -> dict[str, int | str]:
+        def open_on_rank_zero() -> Json:
             place = self._place
             epoch = open_epoch(
                 place.store, restored, job=place.run.job or "", world_size=place.ranks.world_size, clock=place.clock
             )
             sweep_orphans(place.store, epoch.epoch)
-            return {"epoch": epoch.epoch, "seq": epoch.seq, "life": epoch.life}
+            return asdict(epoch)
 
         return Epoch(**on_rank_zero(self._place.ranks, open_on_rank_zero))
 

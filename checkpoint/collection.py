@@ -18,7 +18,7 @@ from ett.checkpoint.commit_log import CommitLog, states_of_history
 from ett.checkpoint.pins import holds
 from ett.checkpoint.progress import Watch, unwatched
 from ett.checkpoint.restore_checks import check_files
-from ett.checkpoint.retention import epoch_of
+from ett.checkpoint.retention import delete_commits, epoch_of
 from ett.checkpoint.store import Store
 from ett.checkpoint.verify import verify_commit
 from ett.errors import Conflict, CorruptState
@@ -102,12 +102,7 @@ def collect(store: Store, keep: Keep, plan: Collection, watch: Watch = unwatched
             did="deleted nothing",
             do="look at the new plan, then try again",
         )
-    for seq in plan.gone:
-        store.delete(commit_name(seq))
-    if plan.gone:
-        store.sync([commit_name(plan.gone[0])])
-    for path in plan.names:
-        store.delete(path)
+    delete_commits(store, plan.commits, plan.gone, plan.names)
     store.delete(name)
 
 

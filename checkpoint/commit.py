@@ -120,8 +120,16 @@ class Commit:
     tables: tuple[TableEntry, ...]
     dense: DenseEntry | None  # None: a fresh start
     fragments: tuple[StoredFile, ...]
+    opened_seq: int | None = None  # the commit that opened its writer's epoch; None: of an ett before 1.1
     policy: str = "full"  # what decides which rows a save writes
     stats: dict[str, float] = field(default_factory=dict)
+
+    def overtakes(self, seq: int, epoch: int) -> bool:
+        """Return whether a commit `seq` of an `epoch` was made by a process that this one's writer had replaced.
+
+        Its number had been this writer's, and retention had freed it.
+        """
+        return epoch < self.epoch and self.opened_seq is not None and self.opened_seq <= seq < self.seq
 
     @property
     def is_fresh(self) -> bool:
@@ -184,6 +192,7 @@ class Commit:
                 "ckpt_uuid": self.ckpt_uuid,
                 "write_id": self.write_id,
                 "epoch": self.epoch,
+                "opened_seq": self.opened_seq,
                 "job_id": self.job,
                 "world_size": self.world_size,
                 "step": self.step,
@@ -225,6 +234,7 @@ def parse_commit(data: bytes, name: str) -> Commit:
         ckpt_uuid=fields["ckpt_uuid"],
         write_id=fields["write_id"],
         epoch=fields["epoch"],
+        opened_seq=fields.get("opened_seq"),
         job=fields["job_id"],
         world_size=fields["world_size"],
         step=fields["step"],

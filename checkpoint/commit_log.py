@@ -51,7 +51,7 @@ class CommitLog:
     def append(self, commit: Commit) -> None:
         """Create a commit: the instant at which it exists.
 
-        Raises: Conflict: the number is taken: a newer incarnation of the job has opened the folder.
+        Raises: Conflict: the number is taken, or was: a newer incarnation of the job has opened the folder.
         """
         name = commit_name(commit.seq)
         try:
@@ -59,11 +59,14 @@ class CommitLog:
         except (FileExistsError, Unreachable) as err:
             # The answer may have been lost after the commit was made: what lies there decides, not the answer.
             taken = self._read_if_there(commit.seq)
-            if taken is not None and taken.write_id == commit.write_id:
-                return
-            if isinstance(err, Unreachable) and taken is None:
-                raise
-            raise fenced(commit, taken) from err
+            if taken is None or taken.write_id != commit.write_id:
+                if isinstance(err, Unreachable) and taken is None:
+                    raise
+                raise fenced(commit, taken) from err
+        newest = max(self.seqs())
+        newer = self._read_if_there(newest) if newest > commit.seq else None
+        if newer is not None and newer.overtakes(commit.seq, commit.epoch):
+            raise fenced(commit, newer)  # what was made is void: line_of_history knows it by the same rule
 
     def _read_if_there(self, seq: int) -> Commit | None:
         try:
@@ -87,13 +90,13 @@ def line_of_history(known: dict[int, Commit]) -> list[Commit]:
     """Return the commits that lead to the newest one, newest first.
 
     A rollback or fall-back opens an epoch whose parent is an older commit: what lies between the two is abandoned.
-    Numbers that are missing (collected or damaged) are stepped over.
+    Numbers that are missing (collected or damaged) are stepped over, and so is what a replaced process appended.
     """
     line: list[Commit] = []
-    bound = max(known, default=0)
-    while seq := max((seq for seq in known if seq <= bound), default=0):
-        line.append(known[seq])
-        bound = known[seq].parent_seq
+    for seq in sorted(known, reverse=True):
+        commit = known[seq]
+        if not line or (seq <= line[-1].parent_seq and not line[-1].overtakes(seq, commit.epoch)):
+            line.append(commit)
     return line
 
 

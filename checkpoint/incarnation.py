@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from ett.checkpoint.commit import Commit
+from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_log import CommitLog, prepare_folder
 from ett.checkpoint.store import Store
 from ett.clock import Clock
@@ -22,6 +22,7 @@ LIFE_DIGITS = 16
 class Epoch:
     """What a writer holds: its epoch and the newest commit, both as of its own last append.
 
+    opened_seq: the commit that opened the epoch: whatever an older epoch appends from there on is void.
     life: begins the write_id of every commit of this life; another host's buffer is told from it by that, for two
     that die while they open an epoch can both have taken the same number.
     """
@@ -29,6 +30,7 @@ class Epoch:
     epoch: int
     seq: int
     life: str = field(default="", compare=False)
+    opened_seq: int = field(default=0, compare=False)
 
     def after(self, seq: int) -> Epoch:
         return replace(self, seq=seq)
@@ -58,7 +60,8 @@ def open_epoch(store: Store, restored: Commit | None, *, job: str, world_size: i
         except Conflict:
             log.info("commit %d was taken while opening an epoch; trying the next", opened.seq)
             continue
-        return Epoch(epoch=opened.epoch, seq=opened.seq, life=life_of(opened))
+        _check_still_there(store, restored, opened)
+        return Epoch(epoch=opened.epoch, seq=opened.seq, life=life_of(opened), opened_seq=opened.seq)
     raise Conflict(
         f"other processes keep writing to {store.uri}",
         expected="one running job per checkpoint folder",
@@ -94,10 +97,28 @@ def epoch_open(
         parent_seq=restored.seq if restored else 0,
         write_id=new_write_id(life),
         epoch=epoch,
+        opened_seq=seq,
         job=job,
         created=created,
         writer_version=writer_version(),
     )
+
+
+def _check_still_there(store: Store, restored: Commit | None, opened: Commit) -> None:
+    """Raise Conflict, and take `opened` back, if the commit that it repeats was collected while it was read.
+
+    Whoever collects deletes records, looks for new ones, and then deletes files: it sees ours, or we miss its.
+    """
+    if restored is None:
+        return
+    try:
+        store.size(commit_name(restored.seq))
+    except FileNotFoundError as err:
+        store.delete(commit_name(opened.seq))
+        raise Conflict(
+            f"commit {restored.seq} of step {restored.step} was collected while it was restored from {store.uri}",
+            do="restore again: another commit is the newest by now",
+        ) from err
 
 
 def life_of(commit: Commit) -> str:

@@ -60,14 +60,32 @@ def _held(store: Store, known: dict[int, Commit]) -> dict[int, Commit]:
 def _delete(store: Store, known: dict[int, Commit], kept: dict[int, Commit]) -> list[int]:
     gone = [known[seq] for seq in sorted(known) if seq not in kept]
     live = {file.path for commit in kept.values() for file in commit.stored_files()}
-    for commit in gone:
-        store.delete(commit_name(commit.seq))
-    if gone:
-        store.sync([commit_name(gone[0].seq)])
     dead = {file.path for commit in gone for file in commit.stored_files()} - live
-    for path in sorted(dead, key=lambda path: (not path.startswith("m/"), path)):
-        store.delete(path)
+    delete_commits(
+        store, known, [commit.seq for commit in gone], sorted(dead, key=lambda path: (path[:2] != "m/", path))
+    )
     return [commit.seq for commit in gone]
+
+
+def delete_commits(store: Store, known: dict[int, Commit], seqs: list[int], names: list[str]) -> None:
+    """Delete records, then those of the files that no record needs which was made meanwhile, in this order.
+
+    A newer life may go back to a commit that is about to go: whoever opens an epoch looks whether that is still there
+    after its own record is, so that it sees the deletion, or is seen here.
+    Args: known: all records as they were when this was decided.
+    Raises: CorruptState: a record that was made meanwhile cannot be read; the files stay.
+    """
+    for seq in seqs:
+        store.delete(commit_name(seq))
+    if not seqs:
+        late = []
+    else:
+        store.sync([commit_name(seqs[0])])
+        late = [seq for seq in CommitLog(store).seqs() if seq > max(known)]
+    needed = {file.path for seq in late for file in CommitLog(store).read(seq).stored_files()}
+    for name in names:
+        if name not in needed:
+            store.delete(name)
 
 
 def sweep_orphans(store: Store, epoch: int, needed: frozenset[str] = frozenset()) -> list[str]:

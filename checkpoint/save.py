@@ -135,6 +135,7 @@ def _commit(place: SavePlace, epoch: Epoch, plan: Json, parts: list[Json], began
         ckpt_uuid=plan["ckpt_uuid"],
         write_id=plan["write_id"],
         epoch=epoch.epoch,
+        opened_seq=epoch.opened_seq,
         job=place.run.job or "",
         world_size=place.ranks.world_size,
         step=plan["step"],

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from checkpoint_world import Meeting, Rank, ThreadRanks, holds, restored_world
 
+from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history
 from ett.checkpoint.local_store import LocalStore
-from ett.errors import Conflict
+from ett.errors import Conflict, NotFound
 
 
 def solo(folder: Path, **config: int) -> Rank:
@@ -49,6 +52,84 @@ def test_a_zombie_that_wakes_just_before_its_commit_is_refused(tmp_path: Path) -
     zombie.run.hook = replaced
     with pytest.raises(Conflict, match="epoch 2"):
         save(zombie, 3)
+    assert holds(restored_world(tmp_path, 1), 2)
+
+
+def test_a_zombie_cannot_commit_under_a_number_that_retention_has_freed(tmp_path: Path) -> None:
+    """Between its last look and its commit a newer life opens, saves twice, and retires the record in its way."""
+    zombie = started(tmp_path)
+    save(zombie, 1)
+    append = CommitLog.append
+
+    def late(self: CommitLog, commit: Commit) -> None:
+        if commit.step == 2:
+            newer = solo(tmp_path, keep_last=1)
+            newer.checkpointer.restore()
+            for step in (5, 6):
+                save(newer, step)
+        append(self, commit)
+
+    with patch.object(CommitLog, "append", late), pytest.raises(Conflict) as raised:
+        save(zombie, 2)
+    assert raised.value.code == "L008"
+    known, _ = CommitLog(LocalStore(tmp_path)).read_all()
+    assert [commit.step for commit in line_of_history(known)] == [6]
+    assert holds(restored_world(tmp_path, 1), 6)
+
+
+def test_a_commit_that_a_newer_life_went_on_from_at_once_is_a_success(tmp_path: Path) -> None:
+    older = started(tmp_path)
+    create = LocalStore.create
+
+    def and_then(self: LocalStore, name: str, data: bytes) -> None:
+        create(self, name, data)
+        if name == "commits/0000000000000002.json":
+            assert started(tmp_path).checkpointer is not None
+
+    with patch.object(LocalStore, "create", and_then):
+        save(older, 1)
+    assert holds(restored_world(tmp_path, 1), 1)
+
+
+@pytest.mark.parametrize("at", ["record", "files"])
+def test_a_commit_that_a_newer_life_goes_back_to_is_not_retired_under_it(tmp_path: Path, at: str) -> None:
+    """The older life is about to retire commit 1 when a newer one goes back to it."""
+    older = solo(tmp_path, keep_last=1)
+    older.checkpointer.restore()
+    save(older, 1)
+    delete = LocalStore.delete
+    opened: list[bool] = []
+
+    def after_the_newer_life(self: LocalStore, name: str) -> None:
+        is_now = name == "commits/0000000000000002.json" if at == "record" else name.startswith("m/")
+        if is_now and not opened:
+            opened.append(True)
+            with suppress(NotFound, Conflict):
+                started(tmp_path, resume="1")
+        delete(self, name)
+
+    with patch.object(LocalStore, "delete", after_the_newer_life):
+        save(older, 2)
+    assert opened
+    assert holds(restored_world(tmp_path, 1), 1 if at == "record" else 2)
+
+
+def test_going_back_to_a_commit_that_is_collected_meanwhile_is_refused(tmp_path: Path) -> None:
+    """The older life retires commit 1 after the newer one has read it, and before that one opens its epoch."""
+    older = solo(tmp_path, keep_last=1)
+    older.checkpointer.restore()
+    save(older, 1)
+    append = CommitLog.append
+    saved: list[bool] = []
+
+    def late(self: CommitLog, commit: Commit) -> None:
+        if commit.type == "epoch_open" and not saved:
+            saved.append(True)
+            save(older, 2)
+        append(self, commit)
+
+    with patch.object(CommitLog, "append", late), pytest.raises(Conflict, match="step 1"):
+        started(tmp_path, resume="1")
     assert holds(restored_world(tmp_path, 1), 2)
 
 
