@@ -24,6 +24,7 @@ import torch
 from ett.checkpoint import worker_threads
 from ett.checkpoint.bench.faults.damage_faults import DamageFaults, RotFaults
 from ett.checkpoint.bench.faults.family import Cell, Family
+from ett.checkpoint.bench.faults.life_faults import LifeFaults
 from ett.checkpoint.bench.faults.save_faults import SaveFaults, StartFaults
 from ett.checkpoint.bench.faults.verdict import OUTCOMES, Verdict, judged
 from ett.checkpoint.bench.faults.worlds import World, chain_world, fresh_world, full_world, restarted_world
@@ -98,6 +99,7 @@ class Campaign:
         yield StartFaults([full, chain, fresh], trials / "start")
         yield DamageFaults([full, chain, restarted])
         yield RotFaults([full, chain])
+        yield LifeFaults([full, chain])
 
     @contextmanager
     def _quiet(self, chance: random.Random) -> Iterator[None]:
