@@ -25,7 +25,7 @@ class BufferedTier:
     def __init__(self, folder: Path, remote: SavePlace, config: CheckpointConfig) -> None:
         self.local = buffer_store(folder, remote.store.uri)
         self._ranks, self._run, self._clock = remote.ranks, remote.run, remote.clock
-        self._limit_bytes = config.buffer_bytes
+        self._limit_bytes, self._wait_s = config.buffer_bytes, config.buffer_wait_s
         hosts = gather_or_raise(self._ranks, lambda: host_id(self.local))
         self.reading = BufferedStore(self.local, remote.store, has_local_commits=len(set(hosts)) == 1)
         self.uploader = Uploader(
@@ -74,7 +74,7 @@ class BufferedTier:
         """Wait until the buffer has room for as much as the last save wrote, and drop copies that are not needed."""
 
         def wait() -> Json:
-            self.uploader.wait_for_room(self._last_bytes, self._limit_bytes)
+            self.uploader.wait_for_room(self._last_bytes, self._limit_bytes, self._wait_s)
             return self.uploader.newest_remote
 
         try:

@@ -31,11 +31,11 @@ def group() -> None:
     """List, show, verify, compare, pin, collect, rewrite and export checkpoints."""
 
 
-@group.command("ls")
+@group.command("ls", short_help="List the commits of JOB|URI, newest first.")
 @target_argument
 @as_json_option
 def list_command(target: str, as_json: bool) -> None:
-    """List the commits of JOB|URI, newest first."""
+    """List the commits of JOB|URI, newest first, by their records alone; `verify` reads what they list."""
     store = open_store_of(target)
     known, damaged = CommitLog(store).read_all()
     line = {commit.seq for commit in line_of_history(known)}

@@ -14,6 +14,7 @@ class CheckpointConfig:
     uri: str = ""  # a folder, s3://bucket/folder or another fsspec URL; "" is `checkpoints` in the job's folder
     buffer_dir: str = ""  # local disk that a remote uri is uploaded from; "" is `buffer` in the job's folder
     buffer_bytes: int = 64 << 30  # of each rank, on their way; a save waits (and counts as stall) for room
+    buffer_wait_s: float = 120.0  # longest that a save waits for that room; then it is given up, as one that failed
     interval: str = "auto"  # "auto", "500 steps", "90s", "6m"
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
     allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder
@@ -24,6 +25,8 @@ class CheckpointConfig:
         parse_interval(self.interval)
         if self.buffer_bytes < 1:
             raise ConfigError(f"checkpoint.buffer_bytes is {self.buffer_bytes}", expected="at least 1")
+        if not self.buffer_wait_s > 0:
+            raise ConfigError(f"checkpoint.buffer_wait_s is {self.buffer_wait_s}", expected="seconds above zero")
         if self.keep_last < 1:
             raise ConfigError(f"checkpoint.keep_last is {self.keep_last}", expected="at least 1")
         if not self.stall_budget_s > 0:

@@ -148,7 +148,15 @@ class S3Client:
             return Transient(f"the credentials have expired ({code})")
         if code in _MISSING or status == 404:
             return FileNotFoundError(f"{place}: {text}")
-        if status in (401, 403) or type(err).__name__ in _NO_CREDENTIALS:
+        if type(err).__name__ in _NO_CREDENTIALS:
+            return AccessDenied(
+                f"no credentials for {place}: {text.partition(': ')[2]}",
+                expected="keys where botocore looks: $AWS_ACCESS_KEY_ID and $AWS_SECRET_ACCESS_KEY, $AWS_PROFILE, "
+                "~/.aws/credentials, the instance's role",
+                do="set them where this process starts; `ett launch` hands its environment on to the ranks",
+                code="P003",
+            )
+        if status in (401, 403):
             return AccessDenied(
                 f"{place}: {text or code}",
                 do="give these credentials the rights to list, read, write and delete there, or correct them",

@@ -40,7 +40,7 @@ T = TypeVar("T")
 FILES_AT_ONCE = 4
 GIVE_UP_S = 3600.0  # a commit that cannot be sent for so long is given up; its files stay in the buffer
 LONGEST_WAIT_S = 30.0
-ROOM_S = 600.0  # longest that a save waits for room in the buffer, and close() for what is on its way
+LAST_S = 600.0  # longest that close() waits for what is on its way
 EXIT_S = 60.0  # longest that a program that never called close() is kept
 STOPPED_S = 3.0  # longest that a job that was told to stop waits for what is on its way
 REQUEST_S = 1.0  # and then for the request that is under way
@@ -74,6 +74,7 @@ class Uploader:
         self._done: list[Uploaded] = []
         self._failure: EttError | None = None
         self._failed_seq = 0  # of `_failure`
+        self._trouble = ""  # why the request that is tried now has failed so far
         self._given_up: list[int] = []  # by this rank, since the last call of take_given_up
         self._dropped: set[int] = set()  # given up by any rank, as all know
         self._notes = store.local if store.has_local_commits else store.remote
@@ -93,19 +94,20 @@ class Uploader:
             # A daemon thread ends with the interpreter, and what it uses before that: it is waited for before both.
             threading._register_atexit(self._drain_at_exit)  # type: ignore[attr-defined]
 
-    def wait_for_room(self, num_bytes: int, limit_bytes: int) -> None:
+    def wait_for_room(self, num_bytes: int, limit_bytes: int, longest_s: float) -> None:
         """Return when `num_bytes` more fit into the buffer, or nothing is on its way.
 
-        Raises: Unreachable: too little was sent for ten minutes. What the upload of a commit raised: once, but a
+        Raises: Unreachable: too little was sent for `longest_s`. What the upload of a commit raised: once, but a
             Conflict always.
         """
         with self._changed:
             has_room = self._changed.wait_for(
-                lambda: self._failure or not self._pending or self._waiting_bytes() + num_bytes <= limit_bytes, ROOM_S
+                lambda: self._failure or not self._pending or self._waiting_bytes() + num_bytes <= limit_bytes,
+                longest_s,
             )
             self._raise_failure()
             if not has_room:
-                raise self._behind("this save was given up; nothing that was committed is lost")
+                raise self._behind(longest_s, "this save was given up; nothing that was committed is lost")
 
     def take_uploaded(self) -> list[Uploaded]:
         """Return what has arrived since the last call, in order."""
@@ -126,7 +128,7 @@ class Uploader:
             if self._failed_seq in seqs and not isinstance(self._failure, Conflict):
                 self._failure = None
 
-    def drain(self, timeout_s: float = ROOM_S) -> None:
+    def drain(self, timeout_s: float = LAST_S) -> None:
         """Return when nothing is on its way: what follows a commit that was given up is sent all the same.
 
         Raises: as `wait_for_room`.
@@ -135,7 +137,7 @@ class Uploader:
             is_done = self._changed.wait_for(lambda: not self._pending, timeout_s)
             self._raise_failure()
             if not is_done:
-                raise self._behind("the buffer keeps it, and the next start of the job on this host sends it")
+                raise self._behind(timeout_s, "the buffer keeps it; the next start of the job on this host sends it")
 
     def drain_for_stop(self) -> None:
         """Wait a few seconds for what is on its way, and log what then stays in the buffer. Raises: Conflict."""
@@ -145,7 +147,7 @@ class Uploader:
             raise
         except EttError:  # why a commit was given up was logged when it happened
             with self._changed:
-                waiting = self._behind("").fact if self._pending else ""
+                waiting = self._behind(STOPPED_S, "").fact if self._pending else ""
             if waiting:
                 log.warning("stopping: %s; the next start of the job on this host sends them", waiting)
 
@@ -269,10 +271,17 @@ class Uploader:
             wait=wait_random_exponential(multiplier=0.5, max=LONGEST_WAIT_S),
             retry=retry_if_exception_type(Unreachable),
             sleep=sleep_using_event(self._stop),
-            before_sleep=_warn,
+            before_sleep=self._warn,
             reraise=True,
         )
-        return retrying(action)
+        result = retrying(action)
+        self._trouble = ""
+        return result
+
+    def _warn(self, state: RetryCallState) -> None:
+        err = state.outcome.exception() if state.outcome else None
+        self._trouble = str(err)
+        log.warning("the upload waits and tries again (attempt %d): %s", state.attempt_number, err)
 
     def _waiting_bytes(self) -> int:
         return sum(num_bytes for _, num_bytes in self._pending)
@@ -284,11 +293,12 @@ class Uploader:
                 self._failure = None
             raise err
 
-    def _behind(self, what: str) -> Unreachable:
+    def _behind(self, waited_s: float, what: str) -> Unreachable:
         steps = ", ".join(str(commit.step) for commit, _ in self._pending)
+        why = f"; the last answer was: {self._trouble}" if self._trouble else ""
         return Unreachable(
-            f"the checkpoints of steps {steps} wait in {self._store.local.uri} for {self._store.uri}",
-            expected=f"an upload that ends within {ROOM_S:.0f} s",
+            f"the checkpoints of steps {steps} wait in {self._store.local.uri} for {self._store.uri}{why}",
+            expected=f"an upload that ends within {waited_s:g} s",
             do=f"check that the store answers and how fast; {what}",
             code="S005",
         )
@@ -300,8 +310,3 @@ class Uploader:
             self.drain(EXIT_S)
         except EttError as err:
             log.error("%s", err)
-
-
-def _warn(state: RetryCallState) -> None:
-    err = state.outcome.exception() if state.outcome else None
-    log.warning("the upload waits and tries again (attempt %d): %s", state.attempt_number, err)

@@ -178,7 +178,8 @@ PAGES: dict[str, tuple[str, int, str]] = {
         "Commits wait in the buffer on the local disk (checkpoint.buffer_dir), and the remote store takes them too "
         "slowly or not at all. What was committed there is whole, and the job's next start on the same host goes on "
         "sending it. Check that the store answers; where it is only slow, save less often (checkpoint.interval) or "
-        "give more room (checkpoint.buffer_bytes).",
+        "give more room (checkpoint.buffer_bytes). A save waits checkpoint.buffer_wait_s for that room; then it is "
+        "given up and training goes on, and what it would have saved is in the next one.",
     ),
     "S006": (
         "an OTLP receiver did not take the telemetry",

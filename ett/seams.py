@@ -10,7 +10,7 @@ from typing import Any
 
 VERBS: dict[str, tuple[str, str]] = {
     "bench": ("ett.bench:command", "Print figures with their targets, from a benchmark that checks itself first."),
-    "checkpoint": ("ett.checkpoint.cli:group", "List, show and verify checkpoints (alias: ckpt)."),
+    "checkpoint": ("ett.checkpoint.cli:group", "List, verify, keep, rewrite and export checkpoints (alias: ckpt)."),
     "collect": ("ett.collector.collect_cli:command", "Serve a collector: events over HTTP in, Prometheus metrics out."),
     "compare": ("ett.comparison_cli:command", "Say what made two jobs differ, in seconds and in points of ETT."),
     "config": ("ett.recipe_cli:group", "Show the resolved configuration and where each value came from."),

@@ -40,6 +40,9 @@ def command(job: str, step: int | None, to: Path | None, yes: bool, as_json: boo
 
     With --step N, the checkpoints of later steps are abandoned, and the next save of the job deletes them; the plan
     lists them before you are asked. `--step N --to DIR` copies one out first.
+
+    The plan is made from records and sizes. Bytes are verified as the job loads them, and a damaged commit is passed
+    over then; `ett checkpoint verify JOB` reads them all before.
     """
     folder = find_job(ett_home(os.environ), job)
     if to is not None:

@@ -246,16 +246,14 @@ def test_a_full_buffer_holds_the_save_until_there_is_room(remote: Remote, tmp_pa
     rank.checkpointer.close()
 
 
-def test_a_store_that_never_takes_anything_is_reported_not_waited_for_for_ever(
-    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uploader_module, "ROOM_S", 0.05)
-    rank = started(remote, tmp_path / "ssd", buffer_bytes=1)
+def test_a_store_that_never_takes_anything_is_reported_not_waited_for_for_ever(remote: Remote, tmp_path: Path) -> None:
+    rank = started(remote, tmp_path / "ssd", buffer_bytes=1, buffer_wait_s=0.05)
     remote.gone_from = 1
     save(rank, 1)
-    with pytest.raises(Unreachable, match="steps 1 wait") as raised:
+    with pytest.raises(Unreachable, match=r"steps 1 wait in .*; the last answer was: ") as raised:
         save(rank, 2)
-    assert raised.value.code == "S005"
+    assert (raised.value.code, raised.value.expected) == ("S005", "an upload that ends within 0.05 s")
+    assert rank.run.kinds().count("ckpt_begin") == 1, "the second save has taken nothing"
     die(rank)
     remote.gone_from = 0
     assert is_state(started(remote, tmp_path / "ssd"), 1)

@@ -233,6 +233,9 @@ def test_refused_credentials_are_named(store: S3Store, monkeypatch: pytest.Monke
     with pytest.raises(AccessDenied) as raised:
         S3Store("s3://bucket/x", policy=QUICK, options=without).read("a")
     assert raised.value.code == "P003"
+    assert "no credentials for s3://bucket/x/a: Unable to locate" in raised.value.fact
+    assert "AWS_ACCESS_KEY_ID" in raised.value.expected
+    assert "rights" not in raised.value.do
 
 
 def test_a_bucket_that_is_not_there_is_named(proxy: FaultProxy) -> None:
