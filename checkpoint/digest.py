@@ -76,7 +76,11 @@ class TableDigest:
 
     def add(self, ids: NDArray[np.int64], columns: Sequence[Bytes]) -> None:
         """Add rows: ids int64 [N]; columns uint8 [N, row_bytes] in the order of the groups, C-contiguous."""
-        self.value = (self.value + int(self.row_words(ids, columns).sum(dtype=U64))) & 0xFFFFFFFFFFFFFFFF
+        self.value += self.sum_of(ids, columns)
+
+    def sum_of(self, ids: NDArray[np.int64], columns: Sequence[Bytes]) -> int:
+        """Return what `add` adds, which is to be taken modulo 2^64; by several threads at a time."""
+        return int(self.row_words(ids, columns).sum(dtype=U64))
 
     def row_words(self, ids: NDArray[np.int64], columns: Sequence[Bytes]) -> Words:
         """Return what `add` adds up, uint64 [N]: one word a row, other where the id or any byte is another."""
@@ -99,7 +103,7 @@ class TableDigest:
 
     @property
     def hex(self) -> str:
-        return f"{self.value:016x}"
+        return f"{self.value & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
 def combine(parts: Sequence[str]) -> str:

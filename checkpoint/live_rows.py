@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ett.checkpoint.segment_reader import open_segment
+from ett.checkpoint.segment_rows import Mask, checked_blocks, read_ids
 from ett.checkpoint.store import Store
-from ett.checkpoint.table_reader import Mask, Spans, checked_blocks, read_ids, twice_in
+from ett.checkpoint.table_reader import Spans, twice_in
 from ett.checkpoint.table_segments import IDS, Ids, TableFile, TableSpec
 
 RANGE_IDS = 2 << 20  # of all files together that are in memory at once: about 60 bytes each while they are sorted
@@ -91,10 +92,10 @@ class LiveRows:
         with open_segment(self._store, file.stored, file.identity) as segment:
             per_section = checked_blocks(segment, self._spec, file)
             for section in (0, *range(len(self._spec.groups) + 1, len(per_section))):
-                name, row = segment.header["sections"][section]["name"], 0
-                for record in per_section[section]:
+                name, blocks, row = segment.header["sections"][section]["name"], per_section[section], 0
+                for at, record in enumerate(blocks):
                     if record["max_id"] >= low:
-                        ids = read_ids(segment, record, name)
+                        (ids,) = read_ids(segment, blocks[at : at + 1], name)
                         skipped = int(np.searchsorted(ids, low))
                         yield _Run(number, row + skipped, name != IDS, ids[skipped:].copy())
                     row += int(record["num_rows"])

@@ -33,6 +33,8 @@ class LocalReader:
     """What is large and lies aligned, in the file and in memory, is read past the page cache (ADR 0003)."""
 
     def __init__(self, file: io.FileIO) -> None:
+        # No read-ahead: what is read next is read past the page cache, and would be read twice.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         self._file = file
         self.size = os.fstat(file.fileno()).st_size
         self._direct: int | None = None

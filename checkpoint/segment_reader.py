@@ -29,6 +29,7 @@ from ett.errors import CorruptState
 
 Bytes = NDArray[np.uint8]
 HASH_READ_BYTES = 16 << 20
+END_BYTES = 64 << 10  # read at once at either end: the header there, trailer and index here
 _HASH_BUFFERS = BufferPool()
 
 
@@ -43,6 +44,7 @@ class Segment:
             raise self.corrupt(f"is {reader.size} bytes, the manifest says {stored.bytes}")
         if reader.size < PREFIX.size + TRAILER.size:
             raise self.corrupt(f"of {reader.size} bytes is too short for a segment")
+        self._ends = [(at, self._fetch(at, END_BYTES)) for at in (0, max(0, reader.size - END_BYTES))]
         self.header, self._data_start = self._read_header()
         self.index = self._read_index()
         self._check_layout()
@@ -71,18 +73,19 @@ class Segment:
         self._check_block(record, target[:got], section_name)
         return target
 
-    def read_run(self, records: NDArray[np.void], section_name: str, into: Bytes) -> None:
-        """Read blocks that follow each other in one section into `into`, which is as long as they are, in one go.
+    def load(self, records: NDArray[np.void], into: Bytes) -> Bytes:
+        """Read blocks that follow each other in one section in one go, and return what there was of them, unverified.
 
-        Raises: CorruptState: as `read_block`.
+        Args: into: uint8, as long as the blocks are together.
         """
-        if not len(records):
-            return
-        got = self._read_into(int(records[0]["offset"]), into)
+        return into[: self._read_into(int(records[0]["offset"]), into)]
+
+    def check(self, records: NDArray[np.void], section_name: str, found: Bytes) -> None:
+        """Compare what `load` has read of blocks with their checksums. Raises: CorruptState: as `read_block`."""
         start = 0
         for record in records:
             end = start + int(record["length"])
-            self._check_block(record, into[start : min(end, got)], section_name)
+            self._check_block(record, found[start:end], section_name)
             start = end
 
     def _check_block(self, record: np.void, found: Bytes, section_name: str) -> None:
@@ -115,6 +118,12 @@ class Segment:
             raise self.corrupt(f"cannot be read at byte {offset}: {err.strerror}") from err
 
     def _read(self, offset: int, length: int) -> bytes:
+        for start, data in self._ends:
+            if start <= offset and offset + length <= start + len(data):
+                return data[offset - start : offset - start + length]
+        return self._fetch(offset, length)
+
+    def _fetch(self, offset: int, length: int) -> bytes:
         target = np.empty(length, np.uint8)
         got = self._read_into(offset, target)
         return target[:got].tobytes()

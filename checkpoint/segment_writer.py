@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, BinaryIO
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
@@ -12,10 +14,23 @@ from ett.checkpoint.canonical_json import canonical_json
 from ett.checkpoint.segment import END_MAGIC, INDEX_DTYPE, MAGIC, PREFIX, TRAILER, padding_bytes
 
 
+class Sink(Protocol):
+    def write(self, data: memoryview | bytes, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOfRows:
+    """A block of one section as its record in the index has it."""
+
+    num_rows: int
+    id_range: tuple[int, int]
+    checksum: int  # xxh3_64 of its bytes
+
+
 class SegmentWriter:
     """Header, then sections of blocks in the header's order, then `finish`."""
 
-    def __init__(self, file: BinaryIO, header: dict[str, Any]) -> None:
+    def __init__(self, file: Sink, header: dict[str, Any]) -> None:
         self._file = file
         self._hash = xxhash.xxh3_128()
         self._offset = 0
@@ -35,20 +50,27 @@ class SegmentWriter:
         num_rows: int = 0,
         raw_length: int | None = None,
         id_range: tuple[int, int] = (0, 0),
-        checksum: int | None = None,
     ) -> None:
         """Append one block.
 
         Args:
             payload: what stands in the file.
             raw_length: its size when unpacked.
-            checksum: its xxh3_64, where that is known already.
         """
         size = len(payload)
         raw = size if raw_length is None else raw_length
-        if checksum is None:
-            checksum = xxhash.xxh3_64_intdigest(payload)
+        checksum = xxhash.xxh3_64_intdigest(payload)
         self._records.append((section, codec, num_rows, self._offset, size, raw, *id_range, checksum))
+        self._write(payload)
+
+    def write_rows(self, section: int, payload: memoryview, blocks: Sequence[BlockOfRows], row_bytes: int) -> None:
+        """Append blocks of rows that lie one after the other in payload, in one piece."""
+        offset = self._offset
+        for block in blocks:
+            size = block.num_rows * row_bytes
+            self._records.append((section, 0, block.num_rows, offset, size, size, *block.id_range, block.checksum))
+            offset += size
+        assert offset - self._offset == len(payload), (offset, self._offset, len(payload))
         self._write(payload)
 
     def finish(self) -> tuple[int, str]:

@@ -12,19 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ett.checkpoint.buffer_pool import PAGE_BYTES, BufferPool
-from ett.checkpoint.digest import ColumnGroup, TableDigest, combine
-from ett.checkpoint.id_codec import unpack_ids
-from ett.checkpoint.segment_reader import Segment, open_segment
+from ett.checkpoint.buffer_pool import BufferPool
+from ett.checkpoint.digest import TableDigest
+from ett.checkpoint.segment_reader import open_segment
+from ett.checkpoint.segment_rows import Mask, UncheckedRows, checked_blocks, read_ids, unchecked_rows
 from ett.checkpoint.store import Store
-from ett.checkpoint.table_segments import IDS, TOMBSTONES, Bytes, Ids, Rows, TableFile, TableSpec
-from ett.checkpoint.worker_threads import in_threads, num_io_threads
+from ett.checkpoint.table_segments import IDS, TOMBSTONES, Ids, Rows, TableFile, TableSpec
+from ett.checkpoint.worker_threads import in_pipeline, in_threads, num_io_threads
 from ett.errors import CorruptState
-
-Mask = NDArray[np.bool_]
-READ_GROUP_BYTES = 64 << 20  # most bytes of rows that a thread of a restore holds besides the table itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,20 +55,27 @@ def read_tables(store: Store, tables: Sequence[TableToRead], buffers: BufferPool
     for overlay in newest:
         overlay.settle()
     jobs = [(number, file) for number, table in enumerate(tables) for file in table.files]
+    digests = [TableDigest(table.spec.name, table.spec.groups) for table in tables]
 
-    def read(job: tuple[int, TableFile]) -> tuple[int, int, str]:
+    def read(job: tuple[int, TableFile]) -> Iterator[tuple[int, UncheckedRows]]:
         number, file = job
-        table, digest, num_rows = tables[number], TableDigest(tables[number].spec.name, tables[number].spec.groups), 0
-        for rows in read_rows(store, table.spec, file, newest[number].wanted(file), buffers):
-            digest.add(rows.ids, rows.columns)
-            num_rows += len(rows.ids)
-            table.take(rows)
-        return number, num_rows, digest.hex
+        with open_segment(store, file.stored, file.identity) as segment:
+            for rows in unchecked_rows(segment, tables[number].spec, file, newest[number].wanted(file), buffers):
+                yield number, rows
 
-    totals: list[tuple[int, list[str]]] = [(0, []) for _ in tables]
-    for number, num_rows, digest in in_threads(jobs, read, threads):
-        totals[number] = (totals[number][0] + num_rows, [*totals[number][1], digest])
-    return [(num_rows, combine(digests)) for num_rows, digests in totals]
+    def take(item: tuple[int, UncheckedRows]) -> tuple[int, int, int]:
+        number, unchecked = item
+        with unchecked.lent:
+            rows = unchecked.checked()
+            words = digests[number].sum_of(rows.ids, rows.columns)
+            tables[number].take(rows)
+            return number, len(rows.ids), words
+
+    counts = [0] * len(tables)
+    for number, num_rows, words in in_pipeline(jobs, read, take):
+        counts[number] += num_rows
+        digests[number].value += words
+    return [(count, digest.hex) for count, digest in zip(counts, digests, strict=True)]
 
 
 def twice_in(spec: TableSpec, seq: int, row_id: int) -> CorruptState:
@@ -161,8 +164,7 @@ def _changed_ids(store: Store, table: TableToRead, file: TableFile) -> tuple[Ids
         found = {IDS: [np.empty(0, np.int64)], TOMBSTONES: [np.empty(0, np.int64)]}
         for section in (0, *range(len(table.spec.groups) + 1, len(per_section))):
             name = segment.header["sections"][section]["name"]
-            for record in per_section[section]:
-                ids = read_ids(segment, record, name)
+            for ids in read_ids(segment, per_section[section], name):
                 found[name].append(ids[table.owned(ids)])
     return np.concatenate(found[IDS]), np.concatenate(found[TOMBSTONES])
 
@@ -170,95 +172,11 @@ def _changed_ids(store: Store, table: TableToRead, file: TableFile) -> tuple[Ids
 def read_rows(
     store: Store, spec: TableSpec, file: TableFile, wanted: Callable[[Ids], Mask], buffers: BufferPool
 ) -> Iterator[Rows]:
-    """Yield the wanted rows of a segment, in order, at most READ_GROUP_BYTES at a time, in memory that is used again.
+    """Yield the wanted rows of a segment, in order, some blocks at a time, in memory that is used again.
 
     Raises: CorruptState: any byte that matters differs from what was committed.
     """
     with open_segment(store, file.stored, file.identity) as segment:
-        per_section = checked_blocks(segment, spec, file)
-        group = max(1, READ_GROUP_BYTES // (spec.block_rows * spec.row_bytes))
-        for start in range(0, len(per_section[0]), group):
-            chunk = [blocks[start : start + group] for blocks in per_section[: len(spec.groups) + 1]]
-            ids = [read_ids(segment, record, IDS) for record in chunk[0]]
-            masks = [wanted(part) for part in ids]
-            mine = np.concatenate([part[mask] for part, mask in zip(ids, masks, strict=True)])
-            if not len(mine):
-                continue
-            with buffers.taken(_memory_for(spec, chunk, masks)) as memory:
-                yield Rows(mine, _read_columns(segment, spec, chunk[1:], masks, memory))
-
-
-def _memory_for(spec: TableSpec, chunk: list[NDArray[np.void]], masks: list[Mask]) -> int:
-    """Return the bytes of a group's rows and, where some are not wanted, of one block beside them."""
-    rows = sum(len(mask) for mask in masks)
-    has_gaps = not all(mask.all() for mask in masks)
-    blocks = max(len(mask) for mask in masks) * max(group.row_bytes for group in spec.groups) if has_gaps else 0
-    return rows * spec.row_bytes + blocks + PAGE_BYTES * len(chunk)
-
-
-def _read_columns(
-    segment: Segment, spec: TableSpec, chunk: list[NDArray[np.void]], masks: list[Mask], memory: Bytes
-) -> tuple[Bytes, ...]:
-    """Return the wanted rows of each group in `memory`: blocks that are wanted whole are read into their place."""
-    counts = [int(mask.sum()) for mask in masks]
-    columns, start = [], 0
-    for blocks, group in zip(chunk, spec.groups, strict=True):
-        size = sum(counts) * group.row_bytes
-        column, scratch = memory[start : start + size], memory[start + size :]
-        is_whole = [count == len(mask) for count, mask in zip(counts, masks, strict=True)]
-        if all(is_whole):
-            segment.read_run(blocks, group.name, column)
-        else:
-            wanted = zip(blocks, masks, strict=True)
-            _read_wanted(segment, group, wanted, column.reshape(-1, group.row_bytes), scratch)
-        columns.append(column.reshape(sum(counts), group.row_bytes))
-        start += size + -size % PAGE_BYTES  # so that a local disk is read past the page cache
-    return tuple(columns)
-
-
-def _read_wanted(
-    segment: Segment, group: ColumnGroup, blocks: Iterable[tuple[np.void, Mask]], column: Bytes, scratch: Bytes
-) -> None:
-    row = 0
-    for record, mask in blocks:
-        count = int(mask.sum())
-        if count == len(mask):
-            segment.read_block(record, group.name, column[row : row + count].reshape(-1))
-        elif count:
-            block = segment.read_block(record, group.name, scratch).reshape(len(mask), -1)
-            np.compress(mask, block, axis=0, out=column[row : row + count])
-        row += count
-
-
-def read_ids(segment: Segment, record: np.void, section_name: str) -> Ids:
-    payload = segment.read_block(record, section_name)
-    ids = unpack_ids(int(record["codec"]), payload.data, int(record["min_id"]), int(record["num_rows"]))
-    if ids is None or ids[-1] != record["max_id"] or not (ids[1:] > ids[:-1]).all():
-        raise segment.corrupt(f"has {section_name} from {record['min_id']} that are not those of its index")
-    return ids
-
-
-def checked_blocks(segment: Segment, spec: TableSpec, file: TableFile) -> list[NDArray[np.void]]:
-    """Return the index records of each section after checking that they cover the same rows."""
-    expected = spec.sections(has_tombstones=file.num_tombstones > 0)
-    header = segment.header
-    if header["sections"] != expected or header["block_rows"] != spec.block_rows:
-        raise segment.corrupt(f"holds {header['sections']}, the manifest says {expected}")
-    per_section = [segment.blocks(number) for number in range(len(expected))]
-    ids, values = per_section[0], per_section[1 : len(spec.groups) + 1]
-    _check_count(segment, ids, file.num_rows, header["num_rows"], "rows")
-    for tombstones in per_section[len(spec.groups) + 1 :]:
-        _check_count(segment, tombstones, file.num_tombstones, header["num_tombstones"], "tombstones")
-    for blocks, group in zip(values, spec.groups, strict=True):
-        same = len(blocks) == len(ids) and all(
-            (blocks[field] == ids[field]).all() for field in ("num_rows", "min_id", "max_id")
-        )
-        if not same or (blocks["length"] != blocks["num_rows"].astype(np.uint64) * group.row_bytes).any():
-            raise segment.corrupt(f"has other rows in {group.name} than in its ids")
-    return per_section
-
-
-def _check_count(segment: Segment, blocks: NDArray[np.void], committed: int, in_header: int, what: str) -> None:
-    found = int(blocks["num_rows"].sum())
-    if found != committed or in_header != committed:
-        raise segment.corrupt(f"holds {found} {what}, the manifest says {committed}")
+        for unchecked in unchecked_rows(segment, spec, file, wanted, buffers):
+            with unchecked.lent:
+                yield unchecked.checked()

@@ -11,15 +11,16 @@ import numpy as np
 import xxhash
 
 from ett.checkpoint.buffer_pool import BufferPool
-from ett.checkpoint.digest import TableDigest, combine
+from ett.checkpoint.digest import ColumnGroup, TableDigest, combine
 from ett.checkpoint.id_codec import pack_ids
 from ett.checkpoint.segment import SegmentIdentity, StoredFile, padding_bytes
-from ett.checkpoint.segment_writer import SegmentWriter
+from ett.checkpoint.segment_writer import BlockOfRows, SegmentWriter
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import Bytes, Ids, TableFile, TableSpec, segment_folder
-from ett.checkpoint.worker_threads import CORES, in_threads, num_io_threads
+from ett.checkpoint.worker_threads import CORES, in_threads, num_io_threads, one_ahead
 
 Gather = Callable[[Ids, tuple[Bytes, ...]], None]
+PIECE_BYTES = 8 << 20  # of rows of the first group that are gathered and written at once (ADR 0003)
 _NO_IDS: Ids = np.empty(0, np.int64)
 
 
@@ -102,65 +103,118 @@ def _write_segment(store: Store, part: _Part, identity: SegmentIdentity, buffers
     whose = replace(identity, table=spec.name, kind=kind, part=part.number)
     folder = segment_folder(whose.ckpt_uuid, whose.writer)
     path = f"{folder}/{spec.table_id}.{kind}.w{whose.writer:05d}.{part.number}.seg"
-    digest = TableDigest(spec.name, spec.groups)
-    with ExitStack() as stack:
-        columns = _columns(spec, len(part.ids), stack, buffers)
-        with CORES:
-            checksums = [_gather(part, block, columns, digest) for block in _blocks(spec, part.ids)]
-        file = stack.enter_context(store.create_stream(path))
-        writer = SegmentWriter(file, _header(part, whose))
-        _write_ids(writer, 0, spec, part.ids)
-        for number, column in enumerate(columns, start=1):
-            writer.begin_section()
-            for block, sums in zip(_blocks(spec, part.ids), checksums, strict=True):
-                ids, payload = part.ids[block], column[block].reshape(-1).data
-                writer.write_block(number, payload, num_rows=len(ids), id_range=_ends(ids), checksum=sums[number - 1])
-        if len(part.tombstones):
-            _write_ids(writer, len(columns) + 1, spec, part.tombstones)
-        length, file_hash = writer.finish()
+    segment = _SegmentInPieces(part, whose, buffers)
+    with store.create_stream(path) as file:
+        for piece in one_ahead(segment.pieces()):
+            with piece.lent:
+                for data in piece.data:
+                    file.write(data)
     low, high = part.id_range
     written = TableFile(
-        stored=StoredFile(path=path, bytes=length, xxh3_128=file_hash),
+        stored=StoredFile(path=path, bytes=segment.length, xxh3_128=segment.file_hash),
         identity=whose,
         num_rows=len(part.ids),
         num_tombstones=len(part.tombstones),
         min_id=low,
         max_id=high,
     )
-    return written, digest.hex
+    return written, segment.digest.hex
 
 
-def _columns(spec: TableSpec, num_rows: int, stack: ExitStack, buffers: BufferPool) -> tuple[Bytes, ...]:
-    """Return memory for the rows of a segment: uint8 [num_rows, row_bytes] a group, lent until the stack unwinds."""
-    sizes = [num_rows * group.row_bytes for group in spec.groups]
-    memory = stack.enter_context(buffers.taken(sum(size + padding_bytes(size) for size in sizes)))
-    columns, start = [], 0
-    for group, size in zip(spec.groups, sizes, strict=True):
-        columns.append(memory[start : start + size].reshape(num_rows, group.row_bytes))
-        start += size + padding_bytes(size)
-    return tuple(columns)
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What is written next, in memory that is lent until then."""
+
+    data: list[memoryview | bytes]
+    lent: ExitStack
 
 
-def _gather(part: _Part, block: slice, columns: tuple[Bytes, ...], digest: TableDigest) -> list[int]:
-    """Bring one block's rows into place; hash them at once, while they are in the processor's cache."""
-    ids, rows = part.ids[block], tuple(column[block] for column in columns)
-    part.table.gather(ids, rows)
-    digest.add(ids, rows)
-    return [xxhash.xxh3_64_intdigest(column.reshape(-1).data) for column in rows]
+class _SegmentInPieces:
+    """A segment front to back: the first group's rows are gathered some blocks at a time, with those of the others,
+    which follow them in the file and are kept until then."""
+
+    def __init__(self, part: _Part, identity: SegmentIdentity, buffers: BufferPool) -> None:
+        self.digest = TableDigest(part.table.spec.name, part.table.spec.groups)
+        self.length, self.file_hash = 0, ""
+        self._part, self._spec, self._buffers = part, part.table.spec, buffers
+        self._header = _header(part, identity)
+        self._data: list[memoryview | bytes] = []
+
+    def write(self, data: memoryview | bytes) -> None:
+        self._data.append(data)
+
+    def pieces(self) -> Iterator[_Piece]:
+        """Yield the segment; afterwards its length and hashes are known."""
+        writer = SegmentWriter(self, self._header)
+        self._write_ids(writer, 0, self._part.ids)
+        with ExitStack() as kept:
+            later = self._room(self._spec.groups[1:], len(self._part.ids), kept)
+            blocks = self._blocks(self._part.ids)
+            records: list[list[BlockOfRows]] = [[] for _ in self._spec.groups]
+            writer.begin_section()
+            at_once = max(1, PIECE_BYTES // (self._spec.block_rows * self._spec.groups[0].row_bytes))
+            for start in range(0, len(blocks), at_once):
+                yield self._rows_of(blocks[start : start + at_once], later, records, writer)
+            for number, column in enumerate(later, start=2):
+                writer.begin_section()
+                writer.write_rows(number, _flat(column), records[number - 1], column.shape[1])
+            if len(self._part.tombstones):
+                self._write_ids(writer, len(self._spec.groups) + 1, self._part.tombstones)
+            self.length, self.file_hash = writer.finish()
+            yield self._piece(kept.pop_all())
+
+    def _rows_of(
+        self,
+        blocks: list[slice],
+        later: tuple[Bytes, ...],
+        records: list[list[BlockOfRows]],
+        writer: SegmentWriter,
+    ) -> _Piece:
+        """Gather some blocks; hash them at once, while they are in the processor's cache."""
+        first, ids = blocks[0].start, self._part.ids
+        lent = ExitStack()
+        (rows,) = self._room(self._spec.groups[:1], blocks[-1].stop - first, lent)
+        with CORES:
+            for block in blocks:
+                columns = (rows[block.start - first : block.stop - first], *(column[block] for column in later))
+                self._part.table.gather(ids[block], columns)
+                self.digest.add(ids[block], columns)
+                for of_group, column in zip(records, columns, strict=True):
+                    checksum = xxhash.xxh3_64_intdigest(_flat(column))
+                    of_group.append(BlockOfRows(len(column), _ends(ids[block]), checksum))
+            writer.write_rows(1, _flat(rows), records[0][-len(blocks) :], rows.shape[1])
+        return self._piece(lent)
+
+    def _room(self, groups: Sequence[ColumnGroup], num_rows: int, stack: ExitStack) -> tuple[Bytes, ...]:
+        """Return memory for rows, uint8 [num_rows, row_bytes] a group, each on a page, until the stack unwinds."""
+        sizes = [num_rows * group.row_bytes for group in groups]
+        memory = stack.enter_context(self._buffers.taken(sum(size + padding_bytes(size) for size in sizes)))
+        columns, start = [], 0
+        for group, size in zip(groups, sizes, strict=True):
+            columns.append(memory[start : start + size].reshape(num_rows, group.row_bytes))
+            start += size + padding_bytes(size)
+        return tuple(columns)
+
+    def _piece(self, lent: ExitStack) -> _Piece:
+        data, self._data = self._data, []
+        return _Piece(data, lent)
+
+    def _blocks(self, ids: Ids) -> list[slice]:
+        rows = self._spec.block_rows
+        return [slice(start, min(len(ids), start + rows)) for start in range(0, len(ids), rows)]
+
+    def _write_ids(self, writer: SegmentWriter, section: int, ids: Ids) -> None:
+        writer.begin_section()
+        for block in self._blocks(ids):
+            codec, payload = pack_ids(ids[block])
+            num_rows = block.stop - block.start
+            writer.write_block(
+                section, payload, codec=codec, num_rows=num_rows, raw_length=8 * num_rows, id_range=_ends(ids[block])
+            )
 
 
-def _blocks(spec: TableSpec, ids: Ids) -> list[slice]:
-    return [slice(start, min(len(ids), start + spec.block_rows)) for start in range(0, len(ids), spec.block_rows)]
-
-
-def _write_ids(writer: SegmentWriter, section: int, spec: TableSpec, ids: Ids) -> None:
-    writer.begin_section()
-    for block in _blocks(spec, ids):
-        codec, payload = pack_ids(ids[block])
-        num_rows = block.stop - block.start
-        writer.write_block(
-            section, payload, codec=codec, num_rows=num_rows, raw_length=8 * num_rows, id_range=_ends(ids[block])
-        )
+def _flat(column: Bytes) -> memoryview:
+    return column.reshape(-1).data
 
 
 def _header(part: _Part, identity: SegmentIdentity) -> dict[str, Any]:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from queue import SimpleQueue
+from typing import Generic, TypeVar, cast
+
+from ett.raised import raised_by
 
 Job = TypeVar("Job")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+NUM_CORES = len(os.sched_getaffinity(0))
 # Two a core and one more: some work while the others wait for the disk. Measured with 1, 2, 4, 5, 6 and 8
 # (docs/adr/0003-checkpoint-io.md); each takes a buffer of a segment.
 MOST_THREADS = 5
 # Held while rows are gathered and hashed: without it all threads do that at once, and then all wait for the disk.
-CORES = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
+CORES = threading.BoundedSemaphore(NUM_CORES)
 
 
 def num_io_threads() -> int:
     """Return how many threads a rank reads and writes checkpoints with."""
-    return min(MOST_THREADS, 2 * len(os.sched_getaffinity(0)) + 1)
+    return min(MOST_THREADS, 2 * NUM_CORES + 1)
 
 
 def in_threads(jobs: Iterable[Job], work: Callable[[Job], Result], threads: int) -> list[Result]:
@@ -33,6 +39,90 @@ def in_threads(jobs: Iterable[Job], work: Callable[[Job], Result], threads: int)
     for run in runs:
         run.result()
     return [crew.results[number] for number in range(len(crew.results))]
+
+
+def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield items; a thread makes the next one while the caller works on one."""
+    nothing = object()
+    with ThreadPoolExecutor(1, thread_name_prefix="ett-checkpoint-ahead") as pool:
+        coming = pool.submit(next, items, nothing)
+        while (item := coming.result()) is not nothing:
+            coming = pool.submit(next, items, nothing)
+            yield cast(Item, item)
+
+
+def in_pipeline(
+    jobs: Iterable[Job], read: Callable[[Job], Iterator[Item]], work: Callable[[Item], Result]
+) -> list[Result]:
+    """Do `work` with all that `read` yields for the jobs, and return the results in no order.
+
+    Some threads read, a job each at a time, and others work, one a core, so that the disk does not wait for them. No
+    more items exist at once than there are threads, and one.
+    Raises: what was raised first, when nothing runs any more.
+    """
+    readers, workers = num_io_threads(), min(MOST_THREADS, NUM_CORES)
+    line = _Pipeline(jobs, read, work, threading.Semaphore(workers + 1))
+    with ThreadPoolExecutor(readers + workers, thread_name_prefix="ett-checkpoint-io") as pool:
+        for _ in range(workers):
+            pool.submit(line.run_worker)
+        try:
+            wait([pool.submit(line.run_reader) for _ in range(readers)])
+        finally:
+            line.end(readers, workers)
+    if line.failures:
+        raise line.failures[0]
+    return line.results
+
+
+class _Pipeline(Generic[Job, Item, Result]):
+    def __init__(
+        self,
+        jobs: Iterable[Job],
+        read: Callable[[Job], Iterator[Item]],
+        work: Callable[[Item], Result],
+        room: threading.Semaphore,
+    ) -> None:
+        self.results: list[Result] = []
+        self.failures: list[BaseException] = []
+        self._jobs, self._read, self._work = iter(jobs), read, work
+        self._room, self._lock = room, threading.Lock()
+        self._is_over = False
+        self._items: SimpleQueue[Item | None] = SimpleQueue()
+
+    def run_reader(self) -> None:
+        self._note(raised_by(self._read_all))
+
+    def run_worker(self) -> None:
+        while (item := self._items.get()) is not None:
+            if not self.failures:
+                self._note(raised_by(partial(self._do, item)))
+            self._room.release()
+
+    def end(self, readers: int, workers: int) -> None:
+        """Have all threads end: what was read is worked on, no more is read."""
+        self._is_over = True
+        self._room.release(readers)
+        for _ in range(workers):
+            self._items.put(None)
+
+    def _read_all(self) -> None:
+        while (job := self._next()) is not None:
+            for item in self._read(job):
+                self._room.acquire()
+                if self.failures or self._is_over:
+                    return
+                self._items.put(item)
+
+    def _do(self, item: Item) -> None:
+        self.results.append(self._work(item))
+
+    def _next(self) -> Job | None:
+        with self._lock:
+            return None if self.failures or self._is_over else next(self._jobs, None)
+
+    def _note(self, failure: BaseException | None) -> None:
+        if failure is not None:
+            self.failures.append(failure)
 
 
 class _Crew(Generic[Job, Result]):

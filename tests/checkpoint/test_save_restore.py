@@ -23,7 +23,15 @@ from checkpoint_world import (
 )
 from torch import nn
 
-from ett.checkpoint import CheckpointConfig, Checkpointer, StateSpec, TableRows, table_reader, table_segments
+from ett.checkpoint import (
+    CheckpointConfig,
+    Checkpointer,
+    StateSpec,
+    TableRows,
+    segment_rows,
+    table_segments,
+    table_writer,
+)
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
 from ett.errors import ConfigError, RestoreFailed
@@ -46,13 +54,15 @@ def test_resharding_there_and_back_keeps_the_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", [1, 1 << 30])
-@pytest.mark.parametrize("group_bytes", [1, 1 << 30])
+@pytest.mark.parametrize("piece_bytes", [1, 1 << 30])
 def test_tables_of_several_segments_and_blocks_are_whole(
-    tmp_path: Path, segment_bytes: int, group_bytes: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, segment_bytes: int, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_segments, "BLOCK_BYTES", 512)
     monkeypatch.setattr(table_segments, "SEGMENT_BYTES", segment_bytes)
-    monkeypatch.setattr(table_reader, "READ_GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(table_writer, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(segment_rows, "READ_BYTES", piece_bytes)
+    monkeypatch.setattr(segment_rows, "ROWS_OF_IDS", piece_bytes)
     saved_world(tmp_path, 1, [3])
     assert len(list(tmp_path.glob("d/*/*/t0000.*"))) == (2 if segment_bytes == 1 else 1)
     for world_size in (2, 1):

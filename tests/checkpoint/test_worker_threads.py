@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ett.checkpoint.buffer_pool import BufferPool
-from ett.checkpoint.worker_threads import in_threads
+from ett.checkpoint.worker_threads import in_pipeline, in_threads, num_io_threads, one_ahead
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -55,6 +55,90 @@ def test_a_list_of_jobs_that_fails_is_a_failure() -> None:
 
     with pytest.raises(OSError, match="no more"):
         in_threads(jobs(), lambda job: job, 3)
+
+
+def test_all_that_is_read_is_worked_on_once() -> None:
+    found = in_pipeline(range(50), lambda job: iter(range(job)), lambda item: item * item)
+    assert sorted(found) == sorted(item * item for job in range(50) for item in range(job))
+
+
+def test_reading_goes_on_while_others_work() -> None:
+    both = threading.Barrier(2, timeout=30)
+
+    def read(job: int) -> Iterator[int]:
+        yield 0
+        both.wait()
+        yield 1
+
+    in_pipeline([0], read, lambda item: both.wait() if item == 0 else None)
+
+
+def test_no_more_is_read_than_there_are_threads_for() -> None:
+    alive, most, lock = 0, 0, threading.Lock()
+
+    def count(change: int) -> None:
+        nonlocal alive, most
+        with lock:
+            alive += change
+            most = max(most, alive)
+
+    def read(job: int) -> Iterator[int]:
+        for item in range(20):
+            count(1)
+            yield item
+
+    in_pipeline(range(20), read, lambda item: count(-1))
+    assert alive == 0
+    assert most <= 2 * num_io_threads() + 1
+
+
+@pytest.mark.parametrize("is_reader", [True, False])
+@pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
+def test_a_failure_in_a_pipeline_is_raised_once_nothing_runs(is_reader: bool, error: BaseException) -> None:
+    begun = []
+
+    def read(job: int) -> Iterator[int]:
+        begun.append(job)
+        yield job
+        if is_reader:
+            raise error
+
+    def work(item: int) -> None:
+        if not is_reader:
+            raise error
+
+    before = threading.active_count()
+    with pytest.raises(type(error)):
+        in_pipeline(range(1000), read, work)
+    assert threading.active_count() == before
+    assert len(begun) < 1000
+
+
+def test_the_next_item_is_made_while_one_is_in_use() -> None:
+    both = threading.Barrier(2, timeout=30)
+
+    def items() -> Iterator[int]:
+        yield 0
+        both.wait()
+        yield 1
+
+    found = []
+    for item in one_ahead(items()):
+        if item == 0:
+            both.wait()
+        found.append(item)
+    assert found == [0, 1]
+
+
+def test_an_item_that_cannot_be_made_is_raised_in_its_place() -> None:
+    def items() -> Iterator[int]:
+        yield 0
+        raise OSError("no more")
+
+    ahead = one_ahead(items())
+    assert next(ahead) == 0
+    with pytest.raises(OSError, match="no more"):
+        next(ahead)
 
 
 def test_a_buffer_is_used_again_and_lent_to_one_at_a_time() -> None:

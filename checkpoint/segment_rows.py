@@ -1,0 +1,156 @@
+"""Rows of a table's segment, some blocks at a time: read in long requests first, verified and picked afterwards.
+
+So that one thread can wait for the disk while another works on what has been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ett.checkpoint.buffer_pool import PAGE_BYTES, BufferPool
+from ett.checkpoint.id_codec import unpack_ids
+from ett.checkpoint.segment_reader import Segment
+from ett.checkpoint.table_segments import IDS, Bytes, Ids, Rows, TableFile, TableSpec
+
+Mask = NDArray[np.bool_]
+Blocks = NDArray[np.void]
+READ_BYTES = 16 << 20  # of rows that are read at once (ADR 0003)
+ROWS_OF_IDS = 1 << 20  # of which the ids are read at once: 8 MiB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UncheckedRows:
+    """Some blocks of rows as they came from the store."""
+
+    segment: Segment
+    spec: TableSpec
+    ids: Ids  # verified, of all rows of the blocks
+    is_wanted: Mask
+    blocks: list[Blocks]  # index records of each group of the spec
+    found: list[Bytes]  # what was read of each group
+    room: Bytes  # for the wanted rows, where not all are
+    lent: ExitStack  # to be closed when the rows are not needed any more
+
+    def checked(self) -> Rows:
+        """Return the wanted rows, verified. Raises: CorruptState."""
+        for group, blocks, found in zip(self.spec.groups, self.blocks, self.found, strict=True):
+            self.segment.check(blocks, group.name, found)
+        columns = [
+            found.reshape(len(self.ids), group.row_bytes)
+            for group, found in zip(self.spec.groups, self.found, strict=True)
+        ]
+        if self.is_wanted.all():
+            return Rows(self.ids, tuple(columns))
+        return Rows(self.ids[self.is_wanted], tuple(self._picked(columns)))
+
+    def _picked(self, columns: list[Bytes]) -> Iterator[Bytes]:
+        count, start = int(self.is_wanted.sum()), 0
+        for column in columns:
+            end = start + count * column.shape[1]
+            picked = self.room[start:end].reshape(count, column.shape[1])
+            np.compress(self.is_wanted, column, axis=0, out=picked)
+            yield picked
+            start = end
+
+
+def unchecked_rows(
+    segment: Segment, spec: TableSpec, file: TableFile, wanted: Callable[[Ids], Mask], buffers: BufferPool
+) -> Iterator[UncheckedRows]:
+    """Yield the rows of a segment in order, but for blocks without a wanted one, in memory that is used again.
+
+    Args: wanted: returns bool [N], which of ids (int64 [N]) are wanted.
+    Raises: CorruptState: ids or the index differ from what was committed.
+    """
+    per_section = checked_blocks(segment, spec, file)
+    at_once = max(1, READ_BYTES // (spec.block_rows * spec.row_bytes))
+    blocks_of_ids = max(1, ROWS_OF_IDS // spec.block_rows)
+    for start in range(0, len(per_section[0]), blocks_of_ids):
+        ids = read_ids(segment, per_section[0][start : start + blocks_of_ids], IDS)
+        rows = [(part, wanted(part)) for part in ids]
+        for begin, end in _runs([bool(mask.any()) for _, mask in rows], at_once):
+            blocks = [section[start + begin : start + end] for section in per_section[1 : len(spec.groups) + 1]]
+            yield _read(segment, spec, rows[begin:end], blocks, buffers)
+
+
+def _read(
+    segment: Segment, spec: TableSpec, rows: list[tuple[Ids, Mask]], blocks: list[Blocks], buffers: BufferPool
+) -> UncheckedRows:
+    mine = np.concatenate([mask for _, mask in rows])
+    sizes = [int(group["length"].sum()) for group in blocks]
+    room = 0 if mine.all() else int(mine.sum()) * spec.row_bytes
+    lent = ExitStack()
+    memory = lent.enter_context(buffers.taken(sum(size + -size % PAGE_BYTES for size in sizes) + room))
+    found, at = [], 0
+    for group, size in zip(blocks, sizes, strict=True):
+        found.append(segment.load(group, memory[at : at + size]))
+        at += size + -size % PAGE_BYTES  # so that a local disk is read past the page cache
+    return UncheckedRows(
+        segment=segment,
+        spec=spec,
+        ids=np.concatenate([ids for ids, _ in rows]),
+        is_wanted=mine,
+        blocks=blocks,
+        found=found,
+        room=memory[at:],
+        lent=lent,
+    )
+
+
+def _runs(flags: list[bool], longest: int) -> Iterator[tuple[int, int]]:
+    """Yield (begin, end) of each run of flags that are set, of no more than `longest`."""
+    begin = 0
+    for at, flag in enumerate([*flags, False]):
+        if begin < at and (not flag or at - begin == longest):
+            yield begin, at
+            begin = at
+        if not flag:
+            begin = at + 1
+
+
+def read_ids(segment: Segment, records: Blocks, section_name: str) -> list[Ids]:
+    """Return the verified ids of blocks that follow each other, int64 [rows] for each."""
+    if not len(records):
+        return []
+    payload = segment.load(records, np.empty(int(records["length"].sum()), np.uint8))
+    segment.check(records, section_name, payload)
+    ends = np.cumsum(records["length"].astype(np.int64))
+    parts = zip(records, np.split(payload, ends[:-1]), strict=True)
+    return [_unpacked(segment, record, part, section_name) for record, part in parts]
+
+
+def _unpacked(segment: Segment, record: np.void, payload: Bytes, section_name: str) -> Ids:
+    ids = unpack_ids(int(record["codec"]), payload.data, int(record["min_id"]), int(record["num_rows"]))
+    if ids is None or ids[-1] != record["max_id"] or not (ids[1:] > ids[:-1]).all():
+        raise segment.corrupt(f"has {section_name} from {record['min_id']} that are not those of its index")
+    return ids
+
+
+def checked_blocks(segment: Segment, spec: TableSpec, file: TableFile) -> list[NDArray[np.void]]:
+    """Return the index records of each section after checking that they cover the same rows."""
+    expected = spec.sections(has_tombstones=file.num_tombstones > 0)
+    header = segment.header
+    if header["sections"] != expected or header["block_rows"] != spec.block_rows:
+        raise segment.corrupt(f"holds {header['sections']}, the manifest says {expected}")
+    per_section = [segment.blocks(number) for number in range(len(expected))]
+    ids, values = per_section[0], per_section[1 : len(spec.groups) + 1]
+    _check_count(segment, ids, file.num_rows, header["num_rows"], "rows")
+    for tombstones in per_section[len(spec.groups) + 1 :]:
+        _check_count(segment, tombstones, file.num_tombstones, header["num_tombstones"], "tombstones")
+    for blocks, group in zip(values, spec.groups, strict=True):
+        same = len(blocks) == len(ids) and all(
+            (blocks[field] == ids[field]).all() for field in ("num_rows", "min_id", "max_id")
+        )
+        if not same or (blocks["length"] != blocks["num_rows"].astype(np.uint64) * group.row_bytes).any():
+            raise segment.corrupt(f"has other rows in {group.name} than in its ids")
+    return per_section
+
+
+def _check_count(segment: Segment, blocks: NDArray[np.void], committed: int, in_header: int, what: str) -> None:
+    found = int(blocks["num_rows"].sum())
+    if found != committed or in_header != committed:
+        raise segment.corrupt(f"holds {found} {what}, the manifest says {committed}")
