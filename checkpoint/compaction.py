@@ -123,6 +123,7 @@ def _write(store: Store, plan: Compaction, written: list[str], clock: Clock) -> 
         seq=seq,
         parent_seq=plan.newest.seq,
         epoch=plan.newest.epoch + 1,
+        opened_seq=seq,
         job=plan.newest.job,
         ckpt_uuid=ckpt_uuid,
         write_id=new_write_id(),

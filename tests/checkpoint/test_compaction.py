@@ -20,7 +20,7 @@ from ett.checkpoint import table_segments
 from ett.checkpoint.buffered_store import BufferedStore
 from ett.checkpoint.collection import Keep, collect, plan_collection
 from ett.checkpoint.commit import Commit, commit_name
-from ett.checkpoint.commit_log import CommitLog
+from ett.checkpoint.commit_log import CommitLog, line_of_history
 from ett.checkpoint.compaction import compact, plan_compaction
 from ett.checkpoint.file_hash import file_hash
 from ett.checkpoint.live_rows import live_rows
@@ -185,6 +185,15 @@ def test_the_old_chain_stays_until_it_is_collected(folder: Path) -> None:
     gone = {file.path for file in source.stored_files()} - {file.path for file in commit.stored_files()}
     assert gone and not gone & set(store.list(""))
     assert state_of(folder) == before
+
+
+def test_a_restore_falls_back_to_the_chain_when_the_rewrite_is_damaged(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "chain")
+    commit = rewritten(folder)
+    (folder / commit.tables[0].files[0].stored.path).unlink()
+    line = line_of_history(CommitLog(LocalStore(folder)).read_all()[0])
+    assert [known.seq for known in line] == [7, 6, 5, 4, 3, 2]
+    assert state_of(folder) == state_of(tmp_path / "chain")
 
 
 def test_a_job_goes_on_from_a_rewrite(folder: Path) -> None:
