@@ -56,11 +56,15 @@ class HostMemoryCollectives:
         return self._group.exchange_words(words)
 
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+        if rows.device.type != "cpu":
+            return self._group.all_to_all(rows, send_counts, recv_counts)
         received, counts = self.all_to_all_uneven(rows, send_counts)
         assert counts == list(recv_counts), (counts, recv_counts)
         return received
 
     def all_to_all_uneven(self, rows: Tensor, send_counts: Sequence[int]) -> tuple[Tensor, list[int]]:
+        if rows.device.type != "cpu":
+            return self._group.all_to_all_uneven(rows, send_counts)
         row_bytes = rows.element_size() * math.prod(rows.shape[1:])
         sent, ends = _bytes_of(rows), [end * row_bytes for end in accumulate(send_counts, initial=0)]
         first = self._write(sent, ends[self.rank], ends[self.rank + 1])

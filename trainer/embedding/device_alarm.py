@@ -1,8 +1,8 @@
 """What was wrong with a batch on a device, and how the host learns of it without waiting.
 
-Kernels count in the words of the batch's report: gradients that are not finite, and for each block of tables the wrong
-ids, how far before the end the first one stands, and how many slots its caches lack. The words are copied to the host
-behind the kernels.
+Kernels count in the words of the batch's report: gradients that are not finite; for each block of tables the wrong
+ids, how far before the end the first one stands, and how many slots its caches lack; then ranks where anything was
+wrong. The words are copied to the host behind the kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class BatchReport:
-    words: Tensor  # int64 [1 + 2 * blocks], or with caches [1 + 4 * blocks], on the device; 0: nothing wrong
+    words: Tensor  # int64 [2 + 2 * blocks], or with caches [2 + 4 * blocks], on the device; 0: nothing wrong
+    on_ranks: Tensor  # int64 [1], the last of `words`: ranks where something was wrong, if they share the tables
     words_of_ids: list[Tensor]  # int64 [2] of each block: parts of `words`
     words_of_caches: list[Tensor]  # the same, for weights and for states; empty without caches
     ids: list[Tensor] = field(default_factory=list)  # int64 [L] of each block
@@ -33,6 +34,7 @@ class WrongBatch:
     num_bags: int
     num_short: int = 0  # slots, of the cache of the block's weights or states
     of_states: bool = False
+    is_elsewhere: bool = False  # on another rank, which knows what
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,9 @@ class DeviceAlarm:
 
     def new_report(self) -> BatchReport:
         num_pairs = self._num_blocks * (1 + self._has_caches)
-        words = torch.zeros(1 + 2 * num_pairs, dtype=torch.int64, device=self._device)
+        words = torch.zeros(2 + 2 * num_pairs, dtype=torch.int64, device=self._device)
         pairs = [words[1 + 2 * number : 3 + 2 * number] for number in range(num_pairs)]
-        return BatchReport(words, pairs[: self._num_blocks], pairs[self._num_blocks :])
+        return BatchReport(words, words[-1:], pairs[: self._num_blocks], pairs[self._num_blocks :])
 
     def expect(self, report: BatchReport) -> None:
         """The batch was looked up: it is sent with its gradients, or before the next question."""
@@ -98,11 +100,12 @@ class DeviceAlarm:
             self.send(self._unsent)
 
     def _read(self, sent: _Sent) -> WrongBatch | None:
-        num_not_finite, *of_blocks = sent.words.tolist()
+        num_not_finite, *of_blocks, num_ranks = sent.words.tolist()
         of_ids, of_caches = of_blocks[: 2 * self._num_blocks], of_blocks[2 * self._num_blocks :]
         self._unused.append(sent.words)
         report = sent.report
-        if report.is_told or not (num_not_finite or any(of_blocks)):
+        is_wrong_here = bool(num_not_finite or any(of_blocks))
+        if report.is_told or not (is_wrong_here or num_ranks):
             return None
         report.is_told = True
         for block, (count, before_end) in enumerate(zip(of_ids[::2], of_ids[1::2], strict=True)):
@@ -114,4 +117,4 @@ class DeviceAlarm:
         for number, num_short in enumerate(of_caches):
             if num_short:
                 return WrongBatch(0, 0, number // 2, 0, 0, num_short, bool(number % 2))
-        return WrongBatch(0, 0, 0, 0, 0)
+        return WrongBatch(0, 0, 0, 0, 0, is_elsewhere=not is_wrong_here)

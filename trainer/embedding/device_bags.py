@@ -9,7 +9,7 @@ Shapes: B examples, F features of a block, L ids, D elements of a row; bag f * B
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,14 +34,23 @@ from ett.trainer.kernels.segments import RowGradients, Segments, segments_of
 class DeviceBags:
     """All slots of a collection whose tables are on one device."""
 
-    def __init__(self, blocks: Sequence[Block], slots: Sequence[Slot], configs: Sequence[EmbeddingConfig]) -> None:
-        self._slots, self._configs = slots, configs
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        slots: Sequence[Slot],
+        configs: Sequence[EmbeddingConfig],
+        *,
+        device: torch.device,
+        agree: Callable[[BatchReport], None] | None = None,
+    ) -> None:
+        """Args: agree: has `report.on_ranks` counted before rows are updated, where several ranks share the tables."""
+        self._slots, self._configs, self._device, self._agree = slots, configs, device, agree
         self.blocks = [BlockBags(block, slots, configs) for block in blocks]
         self._leaf = torch.zeros((), requires_grad=True)  # makes autograd call backward; gets no gradient
-        device = blocks[0].weights.device
-        self._alarm = DeviceAlarm(device, len(blocks), has_caches=blocks[0].cache is not None)
-        self._ahead = None if blocks[0].cache is None else BatchesAhead(device)
-        self._announced: deque[tuple[KeyedJaggedTensor, _Batch]] = deque()
+        has_caches = any(block.cache is not None for block in blocks)
+        self._alarm = DeviceAlarm(device, len(blocks), has_caches=has_caches)
+        self._ahead = BatchesAhead(device) if has_caches else None
+        self._announced: deque[tuple[KeyedJaggedTensor, LookedUpBatch]] = deque()
 
     def prefetch(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> None:
         """Have the rows of a batch on their way; `pooled` is called with the batches in the same order."""
@@ -57,9 +66,20 @@ class DeviceBags:
         Raises: ConfigError: a feature is missing, or a batch was prefetched and this is not it.
             DataError: an earlier batch was wrong, see `check`.
         """
+        batch = self.look_up(features, is_weighted=is_weighted)
+        if isinstance(batch, Tensor):
+            return batch
+        weights = features.weights() if is_weighted else None
+        out: Tensor = _Pool.apply(self, batch, weights, self._leaf)  # type: ignore[no-untyped-call]
+        return out
+
+    def look_up(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> Tensor | LookedUpBatch:
+        """Return a batch for `values` and `apply_gradients`; without grad mode its values, if it is not the next one.
+
+        Raises: see `pooled`.
+        """
         self._raise_for(self._alarm.known())
         self._check(features)
-        weights = features.weights() if is_weighted else None
         is_next = bool(self._announced) and self._announced[0][0] is features
         if self._ahead is None:
             batch = self._batch(features, is_weighted=is_weighted)
@@ -68,8 +88,11 @@ class DeviceBags:
         else:
             return self._read_through(self._ahead, features, is_weighted=is_weighted)
         self._alarm.expect(batch.report) if torch.is_grad_enabled() else self._alarm.send(batch.report)
-        out: Tensor = _Pool.apply(self, batch, weights, self._leaf)  # type: ignore[no-untyped-call]
-        return out
+        return batch
+
+    def values(self, batch: LookedUpBatch) -> Tensor:
+        """Return float32 [B, C]."""
+        return self.joined([block.pooled(bags) for block, bags in zip(self.blocks, batch.bags, strict=True)])
 
     def check(self) -> None:
         """Wait for the device.
@@ -79,14 +102,14 @@ class DeviceBags:
         """
         self._raise_for(self._alarm.waited_for())
 
-    def _batch(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> _Batch:
+    def _batch(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> LookedUpBatch:
         report = self._alarm.new_report()
         of_blocks = zip(self.blocks, report.words_of_ids, strict=True)
         bags = [block.bags(features, words, is_weighted=is_weighted) for block, words in of_blocks]
         report.ids, report.offsets = [each.ids_L for each in bags], [each.offsets for each in bags]
-        return _Batch(bags, report)
+        return LookedUpBatch(bags, report)
 
-    def _batch_ahead(self, ahead: BatchesAhead, features: KeyedJaggedTensor, *, is_weighted: bool) -> _Batch:
+    def _batch_ahead(self, ahead: BatchesAhead, features: KeyedJaggedTensor, *, is_weighted: bool) -> LookedUpBatch:
         """Return a batch whose rows are in the caches once `Flight.take` was called."""
         with ahead.announced() as flight:
             if ahead.stream is not None:
@@ -95,9 +118,9 @@ class DeviceBags:
             batch = self._batch(features, is_weighted=is_weighted)
             parts = zip(self.blocks, batch.bags, batch.report.words_of_caches, strict=True)
             bags = [block.placed(of_block, flight, words) for block, of_block, words in parts]
-            return _Batch(bags, batch.report, flight)
+            return LookedUpBatch(bags, batch.report, flight)
 
-    def _next_batch(self, ahead: BatchesAhead, features: KeyedJaggedTensor, *, is_weighted: bool) -> _Batch:
+    def _next_batch(self, ahead: BatchesAhead, features: KeyedJaggedTensor, *, is_weighted: bool) -> LookedUpBatch:
         found, batch = self._announced.popleft() if self._announced else (None, None)
         if found is not None and found is not features:
             self._announced.appendleft((found, batch))  # type: ignore[arg-type]
@@ -141,19 +164,21 @@ class DeviceBags:
             columns |= {slot.column: part for slot, part in zip(block.slots, parts, strict=True)}
         return torch.cat([columns[slot.column] for slot in self._slots], dim=1)
 
-    def apply_gradients(self, batch: _Batch, grads_BC: Tensor) -> None:
+    def apply_gradients(self, batch: LookedUpBatch, grads_BC: Tensor) -> None:
         """Update the rows, unless something is wrong with the batch."""
         if batch.flight is not None:
             self._check_flight(batch.flight)
         grads_BC = grads_BC.contiguous()
         count_not_finite(grads_BC, batch.report.words)
+        if self._agree is not None:
+            self._agree(batch.report)
         self._alarm.send(batch.report)
         for block, bags in zip(self.blocks, batch.bags, strict=True):
             block.update(bags, block.divided(bags, block.columns_of(grads_BC)), batch.report.words)
         if batch.flight is not None:
             batch.flight.is_done = True
 
-    def weight_gradients(self, batch: _Batch, weights: Tensor, grads_BC: Tensor) -> Tensor:
+    def weight_gradients(self, batch: LookedUpBatch, weights: Tensor, grads_BC: Tensor) -> Tensor:
         """Return the gradient of the ids' weights; before the rows are updated."""
         total = torch.zeros_like(weights)
         for block, bags in zip(self.blocks, batch.bags, strict=True):
@@ -162,27 +187,23 @@ class DeviceBags:
         return total
 
     def _check(self, features: KeyedJaggedTensor) -> None:
-        device = self.blocks[0].device
-        if features.values().device != device:
-            raise ConfigError(f"the batch is on {features.values().device}", expected=f"{device}, as the tables")
-        if features.variable_stride_per_key():
-            raise ConfigError("a batch of variable size (VBE) was given", expected="as many examples for every key")
-        missing = [slot for slot in self._slots if slot.feature not in features.index_per_key()]
-        if missing:
-            raise ConfigError(
-                f"table {self._configs[missing[0].table].name}: the batch has no feature {missing[0].feature!r}",
-                expected=f"a KeyedJaggedTensor with it; this one has {features.keys()}",
-            )
+        check_features(features, self._slots, self._configs, self._device)
 
     def _raise_for(self, found: WrongBatch | None) -> None:
         if found is None:
             return
-        if found.num_wrong_ids:
-            slots = self.blocks[found.block].slots
-            slot = slots[found.bag * len(slots) // found.num_bags]
-            table = self._configs[slot.table]
+        if found.is_elsewhere:
             raise DataError(
-                f"table {table.name}: id {found.first_id} of feature {slot.feature} is out of range "
+                "something was wrong with a batch on another rank, which says what; the batch changed no row",
+                do="see the error of that rank; the newest checkpoint is from before this batch",
+            )
+        if found.num_wrong_ids:
+            block = self.blocks[found.block]
+            slot = block.slots[found.bag * len(block.slots) // found.num_bags]
+            table = self._configs[slot.table]
+            first_id = found.first_id + block.first_id(slot)
+            raise DataError(
+                f"table {table.name}: id {first_id} of feature {slot.feature} is out of range "
                 f"({found.num_wrong_ids} such ids in one batch, which changed no row)",
                 expected=f"ids in [0, {table.num_embeddings})",
                 do="raise num_embeddings; the newest checkpoint is from before this batch",
@@ -218,6 +239,39 @@ class _Bags:
     segments: Segments | None = None  # of the slots, if they are those of a cache
 
 
+def check_features(
+    features: KeyedJaggedTensor, slots: Sequence[Slot], configs: Sequence[EmbeddingConfig], device: torch.device
+) -> None:
+    """Raise ConfigError for a batch that is elsewhere, of variable size, or lacks a feature."""
+    if features.values().device != device:
+        raise ConfigError(f"the batch is on {features.values().device}", expected=f"{device}, as the tables")
+    if features.variable_stride_per_key():
+        raise ConfigError("a batch of variable size (VBE) was given", expected="as many examples for every key")
+    missing = [slot for slot in slots if slot.feature not in features.index_per_key()]
+    if missing:
+        raise ConfigError(
+            f"table {configs[missing[0].table].name}: the batch has no feature {missing[0].feature!r}",
+            expected=f"a KeyedJaggedTensor with it; this one has {features.keys()}",
+        )
+
+
+def in_slot_order(
+    features: KeyedJaggedTensor, slots: Sequence[Slot], *, is_weighted: bool
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Return ids [L], lengths [F * B], weights [L] if asked for, and the positions in the batch if they are others."""
+    ids_L, lengths, batch_size = whole_ids(features), features.lengths(), features.stride()
+    weights_L = features.weights().detach().float().contiguous() if is_weighted else None
+    if features.keys() == [slot.feature for slot in slots]:
+        return ids_L, lengths, weights_L, None
+    # Waits for the device; a batch that has just these keys, in this order, does not.
+    places = features.index_per_key()
+    keys = torch.tensor([places[slot.feature] for slot in slots], device=ids_L.device)
+    bags = (keys[:, None] * batch_size + torch.arange(batch_size, device=ids_L.device)).view(-1)
+    positions = gather_segments(lengths, bags)
+    weights_L = None if weights_L is None else weights_L[positions]
+    return ids_L[positions], lengths[bags], weights_L, positions
+
+
 class BlockBags:
     """The slots of one block."""
 
@@ -230,30 +284,24 @@ class BlockBags:
         self._block, self._dim = block, block.weights.shape[1]
         self._optimizer = block.params.row_optimizer()
         first = dict(zip(block.tables, block.first_rows, strict=True))
+        self._ids = dict(zip(block.tables, block.ids, strict=True))
         self._feature_rows = FeatureRows(
             torch.tensor([first[slot.table] for slot in self.slots], device=self.device),
-            torch.tensor([configs[slot.table].num_embeddings for slot in self.slots], device=self.device),
+            torch.tensor([len(self._ids[slot.table]) for slot in self.slots], device=self.device),
             block.num_rows,
         )
         self._is_mean_F = torch.tensor([slot.is_mean for slot in self.slots], device=self.device)
         self._has_mean = any(slot.is_mean for slot in self.slots)
 
+    def first_id(self, slot: Slot) -> int:
+        """Return the id of the first row that this rank has of the slot's table: the ids of batches count from it."""
+        return self._ids[slot.table].start
+
     def bags(self, features: KeyedJaggedTensor, report: Tensor, *, is_weighted: bool) -> _Bags:
         """Args: report: int64 [2], see `locate_rows`."""
-        ids_L, lengths, batch_size = whole_ids(features), features.lengths(), features.stride()
-        offsets = None
-        weights_L = features.weights().detach().float().contiguous() if is_weighted else None
-        positions = None
-        if features.keys() != [slot.feature for slot in self.slots]:
-            # Waits for the device; a batch that has just these keys, in this order, does not.
-            places = features.index_per_key()
-            keys = torch.tensor([places[slot.feature] for slot in self.slots], device=self.device)
-            bags = (keys[:, None] * batch_size + torch.arange(batch_size, device=self.device)).view(-1)
-            positions = gather_segments(lengths, bags)
-            ids_L, lengths = ids_L[positions], lengths[bags]
-            weights_L = None if weights_L is None else weights_L[positions]
-            offsets = offsets_of(lengths)
-        offsets = features.offsets() if offsets is None else offsets
+        ids_L, lengths, weights_L, positions = in_slot_order(features, self.slots, is_weighted=is_weighted)
+        batch_size = features.stride()
+        offsets = features.offsets() if positions is None else offsets_of(lengths)
         slots_L, row_L = locate_rows(ids_L, offsets, self._feature_rows, report)
         return _Bags(ids_L, slots_L, row_L, offsets, weights_L, positions, lengths, batch_size)
 
@@ -314,7 +362,7 @@ class BlockBags:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class LookedUpBatch:
     bags: list[_Bags]  # by block
     report: BatchReport
     flight: Flight | None = None  # with a cache
@@ -322,9 +370,9 @@ class _Batch:
 
 class _Pool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, of: DeviceBags, batch: _Batch, weights: Tensor | None, leaf: Tensor) -> Tensor:
+    def forward(ctx: Any, of: DeviceBags, batch: LookedUpBatch, weights: Tensor | None, leaf: Tensor) -> Tensor:
         ctx.of, ctx.batch, ctx.weights = of, batch, weights
-        return of.joined([block.pooled(bags) for block, bags in zip(of.blocks, batch.bags, strict=True)])
+        return of.values(batch)
 
     @staticmethod
     @once_differentiable

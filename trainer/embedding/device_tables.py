@@ -31,11 +31,20 @@ class DeviceTable(nn.Module):
     """One table; implements `ett.checkpoint.table.TableShard`. What it exports is in host memory."""
 
     def __init__(
-        self, name: str, init: RowInit, weight: Tensor, states: Mapping[str, Tensor], cache: BlockCache | None = None
+        self,
+        name: str,
+        init: RowInit,
+        weight: Tensor,
+        states: Mapping[str, Tensor],
+        cache: BlockCache | None = None,
+        *,
+        first_id: int = 0,
     ) -> None:
         """Fill `weight`, float32 [N, dim], and `states`, name -> [N, width], both views of a block.
 
-        Args: cache: above the block; the parameter is up to date after a flush, with which `state_dict` begins.
+        Args:
+            cache: above the block; the parameter is up to date after a flush, with which `state_dict` begins.
+            first_id: of the rows, where other ranks have those before.
         """
         super().__init__()
         self.name, self.dim, self.weight_dtype = name, weight.shape[1], "float32"
@@ -43,7 +52,8 @@ class DeviceTable(nn.Module):
         self.weight = nn.Parameter(weight)
         self.state_rows = dict(states)
         self._init, self._cache = init, cache
-        fill_initial_rows(init, weight.detach(), 0, by=None if cache is None else cache.device)
+        self._first_id = first_id
+        fill_initial_rows(init, weight.detach(), first_id, by=None if cache is None else cache.device)
         for state in states.values():
             state.zero_()
         if cache is not None:
@@ -55,13 +65,13 @@ class DeviceTable(nn.Module):
         self._meet()
         if self._cache is not None:
             self._cache.flush()
-        return torch.arange(len(self.weight))
+        return torch.arange(len(self.weight)) + self._first_id
 
     def gather(self, ids: Tensor, out: TableRows) -> None:
-        gather_range(ids, self.weight.detach(), self.state_rows, out)
+        gather_range(ids - self._first_id, self.weight.detach(), self.state_rows, out)
 
     def owned(self, ids: Tensor) -> Tensor:
-        return (ids >= 0) & (ids < len(self.weight))
+        return (ids >= self._first_id) & (ids < self._first_id + len(self.weight))
 
     def begin_import(self, num_rows: int) -> None:
         self._meet()
@@ -71,8 +81,9 @@ class DeviceTable(nn.Module):
         self._imported = torch.zeros(len(self.weight), dtype=torch.bool)
 
     def import_rows(self, rows: TableRows) -> None:
-        scatter_range(rows.ids, rows, self.weight.detach(), self.state_rows)
-        self._imported[rows.ids] = True
+        at = rows.ids - self._first_id
+        scatter_range(at, rows, self.weight.detach(), self.state_rows)
+        self._imported[at] = True
 
     def end_import(self) -> None:
         """Give rows that did not come their initial value: a checkpoint need not have what was never updated."""
@@ -82,7 +93,7 @@ class DeviceTable(nn.Module):
             if not len(missing):
                 continue
             initial = torch.empty_like(weights[first : first + ROWS_AT_ONCE])
-            fill_initial_rows(self._init, initial, first)
+            fill_initial_rows(self._init, initial, self._first_id + first)
             weights[first + missing] = initial[missing]
             for state in self.state_rows.values():
                 state[(first + missing).to(state.device)] = 0
@@ -106,6 +117,7 @@ class Block:
 
     tables: list[int]  # their numbers
     first_rows: list[int]  # of each of them
+    ids: list[range]  # of each of them: the rows that are here
     num_rows: int
     params: FusedParams
     weights: Tensor  # float32 [R, dim] on the device, or [slots, dim]
@@ -127,9 +139,15 @@ def make_blocks(
     params: Mapping[str, FusedParams],
     device: torch.device,
     cache_params: CacheParams | None = None,
+    ids: Sequence[range] | None = None,
 ) -> list[Block]:
-    """Allocate the rows of all tables. Raises: ConfigError: a table grows, or memory does not suffice."""
+    """Allocate the rows of all tables.
+
+    Args: ids: those of each table that this rank has; a table without any is in no block. None: all.
+    Raises: ConfigError: a table grows, or memory does not suffice.
+    """
     alike: dict[tuple[int, FusedParams], list[int]] = {}
+    ids = [range(config.num_embeddings) for config in configs] if ids is None else ids
     for number, config in enumerate(configs):
         if config.is_dynamic:
             raise ConfigError(
@@ -137,22 +155,23 @@ def make_blocks(
                 expected="tables of a fixed size in device memory",
                 do="set num_embeddings, or leave the table in host memory",
             )
-        alike.setdefault((config.embedding_dim, params[config.name]), []).append(number)
-    return [
-        _block([configs[number] for number in numbers], numbers, settings, device, cache_params)
-        for (_, settings), numbers in alike.items()
-    ]
+        if ids[number]:
+            alike.setdefault((config.embedding_dim, params[config.name]), []).append(number)
+    return [_block(numbers, configs, ids, settings, (device, cache_params)) for (_, settings), numbers in alike.items()]
 
 
 def _block(
-    configs: Sequence[EmbeddingConfig],
     numbers: list[int],
+    configs: Sequence[EmbeddingConfig],
+    ids: Sequence[range],
     settings: FusedParams,
-    device: torch.device,
-    cache_params: CacheParams | None,
+    how: tuple[torch.device, CacheParams | None],
 ) -> Block:
-    first_rows = [0, *accumulate(config.num_embeddings for config in configs)]
-    num_rows, dim, names = first_rows.pop(), configs[0].embedding_dim, ", ".join(config.name for config in configs)
+    device, cache_params = how
+    of_tables = [configs[number] for number in numbers]
+    here = [ids[number] for number in numbers]
+    first_rows = [0, *accumulate(len(of_table) for of_table in here)]
+    num_rows, dim, names = first_rows.pop(), of_tables[0].embedding_dim, ", ".join(each.name for each in of_tables)
     widths = {spec.name: (spec.width, getattr(torch, spec.dtype)) for spec in settings.row_optimizer().states(dim)}
 
     def on_device(width: int, dtype: torch.dtype) -> Tensor:
@@ -164,7 +183,7 @@ def _block(
 
     if cache_params is None:
         states = {name: on_device(*width) for name, width in widths.items()}
-        return Block(numbers, first_rows, num_rows, settings, on_device(dim, torch.float32), states)
+        return Block(numbers, first_rows, here, num_rows, settings, on_device(dim, torch.float32), states)
     of_weights = cached(cache_params.load_factor, {WEIGHT: (dim, torch.float32)})
     of_states = None
     factor = cache_params.state_factor(sum(width for width, _ in widths.values()))
@@ -172,13 +191,28 @@ def _block(
         of_states = cached(factor, widths)
     states = {name: on_device(*width) for name, width in widths.items()} if of_states is None else of_states.rows
     cache = BlockCache(of_weights, of_states)
-    return Block(numbers, first_rows, num_rows, settings, of_weights.rows[WEIGHT], states, cache)
+    return Block(numbers, first_rows, here, num_rows, settings, of_weights.rows[WEIGHT], states, cache)
 
 
-def device_table(prefix: str, config: EmbeddingConfig, block: Block, first_row: int, *, seed: int) -> DeviceTable:
-    """Return a table of a block, with its initial rows."""
-    name, part = f"{prefix}.{config.name}", slice(first_row, first_row + config.num_embeddings)
-    low, high = config.get_weight_init_min(), config.get_weight_init_max()
-    init = RowInit(name, seed=seed, dim=config.embedding_dim, scale=(high - low) / 2, middle=(high + low) / 2)
+def device_table(prefix: str, config: EmbeddingConfig, block: Block, number: int, *, seed: int) -> DeviceTable:
+    """Return a table, with its initial rows. Args: number: its place in the block."""
+    name, first_row, ids = f"{prefix}.{config.name}", block.first_rows[number], block.ids[number]
+    part = slice(first_row, first_row + len(ids))
     states = {name: state[part] for name, state in block.all_states.items()}
-    return DeviceTable(name, init, block.all_weights[part], states, block.cache)
+    init = _initial_rows(name, config, seed)
+    return DeviceTable(name, init, block.all_weights[part], states, block.cache, first_id=ids.start)
+
+
+def table_of_no_rows(
+    prefix: str, config: EmbeddingConfig, settings: FusedParams, device: torch.device, *, seed: int
+) -> DeviceTable:
+    """Return the part of a table that a rank has whose rows are all on others."""
+    name, dim = f"{prefix}.{config.name}", config.embedding_dim
+    specs = settings.row_optimizer().states(dim)
+    states = {s.name: torch.empty(0, s.width, dtype=getattr(torch, s.dtype), device=device) for s in specs}
+    return DeviceTable(name, _initial_rows(name, config, seed), torch.empty(0, dim, device=device), states)
+
+
+def _initial_rows(name: str, config: EmbeddingConfig, seed: int) -> RowInit:
+    low, high = config.get_weight_init_min(), config.get_weight_init_max()
+    return RowInit(name, seed=seed, dim=config.embedding_dim, scale=(high - low) / 2, middle=(high + low) / 2)

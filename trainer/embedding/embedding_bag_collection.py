@@ -14,8 +14,9 @@ from ett.trainer.comm.collectives import Collectives, LocalCollectives
 from ett.trainer.embedding.bag_exchange import BagExchange, ExchangedBags
 from ett.trainer.embedding.bag_lookup import LocalBags, divide_by_lengths
 from ett.trainer.embedding.cache_params import CacheParams
-from ett.trainer.embedding.device_bags import DeviceBags
-from ett.trainer.embedding.device_tables import Block, DeviceTable, device_table, make_blocks
+from ett.trainer.embedding.device_bags import BlockBags, DeviceBags
+from ett.trainer.embedding.device_exchange import SharedDeviceBags, check_device_plan
+from ett.trainer.embedding.device_tables import Block, device_table, make_blocks, table_of_no_rows
 from ett.trainer.embedding.feature_ids import FeatureIds, ids_of_slots, slots_of
 from ett.trainer.embedding.fused_optimizer import FusedParams
 from ett.trainer.embedding.rank_tables import RankTables
@@ -48,8 +49,9 @@ class EmbeddingBagCollection(nn.Module):
 
         Args:
             is_weighted: multiply each row by the weight of its id.
-            device: where the rows are: host memory, or a CUDA device, for tables of a fixed size with `fused_params`
-                that one rank has. A batch must be there, too; what is wrong with it rises at the next call, or `check`.
+            device: where the rows are: host memory, or a CUDA device, for tables of a fixed size with `fused_params`,
+                by range or table-wise. A batch must be there, too; what is wrong with it rises at a later call, or
+                `check`.
             fused_params: optimizer of all tables, or of each.
             plan: where each table's rows are; without it all are sharded by row over the ranks of `collectives`.
             cache_params: with a CUDA device: rows are in host memory, and some of them in device memory.
@@ -66,7 +68,7 @@ class EmbeddingBagCollection(nn.Module):
         self._configs = list(tables)
         self._slots = slots_of(tables, [table.pooling is PoolingType.MEAN for table in tables])
         self._output_names = output_names(tables)
-        self._on_device: DeviceBags | None = None
+        self._on_device: DeviceBags | SharedDeviceBags | None = None
         self.blocks: list[Block] = []  # on the device
         if is_on_device(device):
             self._make_on(torch.device(device), weights, cache_params, seed)  # type: ignore[arg-type]
@@ -132,7 +134,7 @@ class EmbeddingBagCollection(nn.Module):
         """Set the learning rate of the next updates, of one table or of all."""
         before = dict(self._tables.learning_rates)
         self._tables.set_learning_rate(learning_rate, table)
-        blocks = [] if self._on_device is None else self._on_device.blocks
+        blocks: Sequence[BlockBags] = [] if self._on_device is None else self._on_device.blocks
         try:
             rates = [self._tables.one_learning_rate(block.table_names) for block in blocks]
         except ConfigError:
@@ -149,19 +151,33 @@ class EmbeddingBagCollection(nn.Module):
     def _make_on(
         self, device: torch.device, weights: Mapping[str, Tensor] | None, cache: CacheParams | None, seed: int
     ) -> None:
-        params, world_size = self._tables.params, self._tables.collectives.world_size
-        if params is None or world_size > 1 or weights:
-            why = "no fused_params are given" if params is None else f"{world_size} ranks share the rows"
+        params = self._tables.params
+        if params is None or weights:
             raise ConfigError(
-                f"device is {device}, and {'rows are given' if weights else why}",
-                expected="fused_params, one rank and initial rows by id for tables in device memory",
+                f"device is {device}, and {'rows are given' if weights else 'no fused_params are given'}",
+                expected="fused_params and initial rows by id for tables in device memory",
             )
-        made: dict[int, DeviceTable] = {}
-        self.blocks = make_blocks(self._configs, params, device, cache)
+        check_device_plan(self._tables)
+        ids = [owners.rows_of(self._tables.collectives.rank) for owners in self._tables.owners]
+        self.blocks = make_blocks(self._configs, params, device, cache, ids)
+        made = {
+            n: table_of_no_rows("embedding_bags", self._configs[n], params[self._configs[n].name], device, seed=seed)
+            for n, rows in enumerate(ids)
+            if not rows
+        }
         for block in self.blocks:
-            for number, first_row in zip(block.tables, block.first_rows, strict=True):
-                made[number] = device_table("embedding_bags", self._configs[number], block, first_row, seed=seed)
-        self._on_device = DeviceBags(self.blocks, self._slots, self._configs)
+            made |= {
+                n: device_table("embedding_bags", self._configs[n], block, at, seed=seed)
+                for at, n in enumerate(block.tables)
+            }
+        for number, config in enumerate(self._configs):
+            if config.init_fn is not None and ids[number]:
+                with torch.no_grad():
+                    config.init_fn(made[number].weight)
+        if self._tables.collectives.world_size == 1:
+            self._on_device = DeviceBags(self.blocks, self._slots, self._configs, device=device)
+        else:
+            self._on_device = SharedDeviceBags(self._tables, self.blocks, self._slots, device)
         self.embedding_bags = nn.ModuleDict({c.name: made[number] for number, c in enumerate(self._configs)})
 
     def _names(self) -> list[str]:

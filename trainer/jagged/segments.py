@@ -34,16 +34,17 @@ def segment_of_values(lengths_S: Tensor, num_values: int) -> Tensor:
     return torch.repeat_interleave(segments, lengths_S, output_size=num_values)
 
 
-def gather_segments(lengths_S: Tensor, order: Tensor) -> Tensor:
+def gather_segments(lengths_S: Tensor, order: Tensor, num_values: int | None = None) -> Tensor:
     """Return where each value of the chosen segments stands now: int64, segment after segment in the new order.
 
     Args:
         order: int64 [T], segments to take, in any order and any number of times.
+        num_values: of them all; None: it is asked for, which waits for the device.
     """
     begins = offsets_of(lengths_S)[:-1][order]
     lengths = lengths_S[order]
     new_offsets = offsets_of(lengths)
-    num_values = int(new_offsets[-1])
+    num_values = int(new_offsets[-1]) if num_values is None else num_values
     shift = torch.repeat_interleave(begins - new_offsets[:-1], lengths, output_size=num_values)
     return torch.arange(num_values, device=lengths_S.device) + shift
 

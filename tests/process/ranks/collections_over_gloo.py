@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from ett.checkpoint.table import copy_of_rows
 from ett.trainer import (
+    CacheParams,
     EmbeddingBagCollection,
     EmbeddingBagConfig,
     EmbeddingCollection,
@@ -23,6 +24,9 @@ from ett.trainer import (
 )
 from ett.trainer.comm.collectives import Collectives, GroupCollectives, LocalCollectives
 from ett.trainer.comm.host_memory import HostMemoryCollectives, share_host_memory
+from ett.trainer.embedding import embedding_bag_collection
+
+embedding_bag_collection.is_on_device = lambda device: device is not None
 
 BATCH, ROWS, DIM = 24, 50, 16
 PLAN = {"a": TableSharding(ShardingType.TABLE_WISE, 0), "b": TableSharding(ShardingType.ROW_WISE)}
@@ -46,6 +50,14 @@ def train(collectives: Collectives) -> list[np.ndarray]:
         plan=PLAN,
         collectives=collectives,
     )
+    on_device = EmbeddingBagCollection(  # on the host, by the code for a device
+        [EmbeddingBagConfig(ROWS, DIM, "a"), EmbeddingBagConfig(ROWS, DIM, "b", pooling=PoolingType.MEAN)],
+        device=torch.device("cpu"),
+        fused_params=fused,
+        plan=PLAN,
+        collectives=collectives,
+        cache_params=CacheParams(load_factor=0.99),
+    )
     rows = EmbeddingCollection(
         [EmbeddingConfig(ROWS, 4, name) for name in "ab"],
         **shared,
@@ -55,12 +67,14 @@ def train(collectives: Collectives) -> list[np.ndarray]:
     for step in range(5):
         part = batch(step).select_examples(mine[collectives.rank])
         grads = torch.randn(BATCH, 2 * DIM, generator=torch.Generator().manual_seed(step))
-        bags(part).values().backward(grads[mine[collectives.rank]])
+        for tables in (bags, on_device):
+            tables(part).values().backward(grads[mine[collectives.rank]])
         # Integer gradients: their sums are the same in any order.
         scales = {key: (part[key].values() % 3 - 1).float()[:, None] for key in "ab"}
         sum((out.values() * scales[key]).sum() for key, out in rows(part).items()).backward()  # type: ignore[union-attr]
     merged = []
-    for table in (*bags.embedding_bags.values(), *rows.embeddings.values()):
+    on_device.check()
+    for table in (*bags.embedding_bags.values(), *on_device.embedding_bags.values(), *rows.embeddings.values()):
         found = copy_of_rows(table)  # type: ignore[operator]
         ids, weights = torch.cat(collectives.gather(found.ids)), torch.cat(collectives.gather(found.weights))
         merged.append(weights[ids.argsort()].numpy())
