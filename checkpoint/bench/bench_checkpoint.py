@@ -12,6 +12,7 @@ from typing import Any
 from ett.bench import BenchResult
 from ett.checkpoint.bench.access_traces import trace_of
 from ett.checkpoint.bench.policy_simulation import Account, hindsight, simulate
+from ett.checkpoint.bench.tracking_cost import tracking_cost
 from ett.checkpoint.policy.io_cost import IoCost
 from ett.checkpoint.policy.save_policy import Adaptive, CheckNRun, Differential, Full, Incremental, Policy
 from ett.figures import FIGURES, Measured
@@ -43,7 +44,8 @@ def run(quick: bool, path: Path = WORKLOAD) -> BenchResult:
     figures = [_vs_best_fixed(workload, kind, results) for kind in workload["traces"]]
     figures.append(_vs_hindsight(results))
     figures += [Measured(name=name, unit=unit, reason=_NOT_BUILT) for name, unit in _LATER.items()]
-    return BenchResult(figures=figures, detail={"traces": {name: _detail(seeds) for name, seeds in results.items()}})
+    traces = {name: _detail(seeds) for name, seeds in results.items()}
+    return BenchResult(figures=figures, detail={"traces": traces, "tracking": tracking_cost(workload["marking"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,9 +69,10 @@ class PolicySimulation:
         """Train for an interval, then make a checkpoint, and count what it costs until the next one."""
         self._versions[updated] += 1
         self._tracker.updated(updated)
-        changes = self._tracker.freeze()
+        self._tracker.freeze()
+        changes = self._tracker.changes(lambda slots: slots)
         decision = decide(self._policy, self._chain, self._cost, self._tracker.counter.population())
-        plan = plan_table(decision, self._chain, changes, self._tracker.counter, lambda slots: slots)
+        plan = plan_table(decision, self._chain, changes, self._tracker.counter)
         self._seq += 1
         self._chain = self._chain.after(decision, self._seq, len(plan.hot) / len(self._versions))
         self._tracker.committed(plan.hot.slots)

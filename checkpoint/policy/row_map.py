@@ -1,6 +1,6 @@
 """One bit for each slot of a table, in as many bytes as eight of its rows have; grows with the table.
 
-Marking 425,000 distinct slots of 100 million, in any order, takes 1.8 ms natively, against 3.5 ms for a byte a slot and
+Marking 425,000 distinct slots of 100 million, in any order, takes 1.7 ms natively, against 3.4 ms for a byte a slot and
 12 ms for bits in numpy, which stands in where the extension is not built.
 """
 
@@ -48,9 +48,11 @@ class RowMap:
         """Mark what another map of no more slots marks, too."""
         self._words[: len(other._words)] |= other._words
 
-    def remove(self, other: RowMap) -> None:
-        """Clear what another map of no more slots marks."""
-        self._words[: len(other._words)] &= ~other._words
+    def union(self, other: RowMap) -> RowMap:
+        """Return a new map of what either marks; both have as many slots."""
+        found = RowMap()
+        found._num_slots, found._words = self._num_slots, self._words | other._words
+        return found
 
     def slots(self) -> Slots:
         """Return the marked slots, int64 [N], ascending."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +29,7 @@ class SlotsOfIds:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What a rank writes of a table; ids were read when the changes were frozen, for slots may get other rows.
+    """What a rank writes of a table, as its rows were when they were frozen; a slot may have another row by now.
 
     base: the ids whose rows all go into base files, and into no other; empty: none.
     """
@@ -46,19 +45,11 @@ class TablePlan:
         return len(self.hot) + len(self.cold)
 
 
-def plan_table(
-    decision: Decision,
-    chain: TableChain,
-    changes: Changes,
-    counter: AccessCounter,
-    ids_of: Callable[[Slots], Ids],
-) -> TablePlan:
-    """Args: ids_of: returns the ids of the rows in slots."""
+def plan_table(decision: Decision, chain: TableChain, changes: Changes, counter: AccessCounter) -> TablePlan:
+    """Apply a decision to a rank's changes; the counter has aged."""
     is_whole = len(decision.base) == chain.num_parts
-    slots = changes.slots if not is_whole else np.empty(0, np.int64)
-    ids = ids_of(slots)
-    order = np.argsort(ids)
-    due = SlotsOfIds(ids[order], slots[order])
+    order = np.argsort(changes.ids) if not is_whole else np.empty(0, np.int64)
+    due = SlotsOfIds(changes.ids[order], changes.slots[order])
     parts = chain.parts_of(due.ids)
     in_base = (parts >= decision.base.start) & (parts < decision.base.stop)
     is_hot = decision.is_hot[parts, counter.values(due.slots)]

@@ -10,7 +10,9 @@ earlier ones, and so which rows are handed off to a cold file; a row that is pro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,105 +25,150 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a checkpoint has to write if no base does.
+    """What a checkpoint has to write if no base does, as of when it was frozen.
 
-    slots: int64 [N], ascending: rows that changed, or that the live hot files hold. tombstones: int64 [M], ascending:
-    ids that are no rows any more. num_updated: how many of the rows changed.
+    slots: int64 [N], ascending: of rows that changed, or that the live hot files hold. ids: int64 [N], theirs.
+    tombstones: int64 [M], ascending: ids that are no rows any more. num_updated: how many of the rows changed.
     """
 
     slots: Slots
+    ids: Ids
     tombstones: Ids
     num_updated: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _InFlight:
     """What was taken for a checkpoint that has neither been committed nor given up."""
 
     dirty: RowMap
+    due: RowMap
     events: list[tuple[Ids, bool]]
-    evicted: RowMap  # slots whose rows have gone since
+    evicted: list[tuple[Slots, Ids]] = field(default_factory=list)  # since
+    counted: list[Callable[[], None]] | None = field(default_factory=list)  # since, for a counter that is to age first
 
 
 class TableTracker:
-    """Calls come one at a time; `freeze` at a step boundary, then one of `committed` and `give_back`."""
+    """`freeze` at a step boundary, `changes` once after that in any thread, then one of `committed` and `give_back`.
+
+    Threads may call at any time; events of one row come in order, and `evicted` before its slot gets another row.
+    """
 
     def __init__(self, counter: AccessCounter | None = None) -> None:
         self.counter = counter or AccessCounter()
+        self._lock = threading.Lock()
         self._num_slots = 0
         self._dirty, self._in_hot = RowMap(), RowMap()
         self._events: list[tuple[Ids, bool]] = []  # in order: ids, whether they went or came
         self._in_flight: _InFlight | None = None
 
     def grow(self, num_slots: int) -> None:
-        self._num_slots = max(num_slots, self._num_slots)
-        self._dirty.grow(num_slots)
-        self._in_hot.grow(num_slots)
-        self.counter.grow(num_slots)
-        if self._in_flight:
-            self._in_flight.evicted.grow(num_slots)
+        with self._lock:
+            self._num_slots = max(num_slots, self._num_slots)
+            self._dirty.grow(num_slots)
+            self._in_hot.grow(num_slots)
+            self._count(lambda: self.counter.grow(num_slots))
 
     def restored(self, num_rows: int, in_hot: Slots) -> None:
         """Begin after a restore: rows are as their files have them.
 
         Args: in_hot: slots of the rows that were read from hot files; the next hot files must hold them, too.
         """
-        self.counter.inserted(num_rows)
-        self._in_hot.mark(in_hot)
+        with self._lock:
+            self.counter.inserted(num_rows)
+            self._in_hot.mark(in_hot)
 
     def updated(self, slots: Slots) -> None:
-        self._dirty.mark(slots)
+        with self._lock:
+            self._dirty.mark(slots)
 
     def inserted(self, slots: Slots, ids: Ids) -> None:
         """Args: ids: int64 [N], kept; slots: of the new rows, in free slots."""
-        self.counter.inserted(len(slots))
-        self._events.append((ids, False))
-        self._dirty.mark(slots)
+        with self._lock:
+            self._count(lambda: self.counter.inserted(len(slots)))
+            self._events.append((ids, False))
+            self._dirty.mark(slots)
 
     def evicted(self, slots: Slots, ids: Ids) -> None:
-        """Args: ids: int64 [N], kept; slots: distinct, of the rows that go."""
-        self.counter.evicted(slots)
-        self._events.append((ids, True))
-        self._dirty.clear(slots)
-        self._in_hot.clear(slots)
-        if self._in_flight:
-            self._in_flight.evicted.mark(slots)
+        """Args: ids: int64 [N], kept; slots: int64 [N], kept, distinct: of the rows that are about to go."""
+        with self._lock:
+            self._count(lambda: self.counter.evicted(slots))
+            self._events.append((ids, True))
+            self._dirty.clear(slots)
+            self._in_hot.clear(slots)
+            if self._in_flight:
+                self._in_flight.evicted.append((slots, ids))
 
     @property
     def is_in_flight(self) -> bool:
         return self._in_flight is not None
 
-    def freeze(self) -> Changes:
-        """Take what changed, and begin the next interval."""
-        assert self._in_flight is None, "one checkpoint at a time"
-        dirty = self._dirty
-        updated = dirty.slots()
+    def freeze(self) -> None:
+        """Take what changed, and begin the next interval: a pass over two maps, the only work at a step boundary."""
+        with self._lock:
+            assert self._in_flight is None, "one checkpoint at a time"
+            self._in_flight = _InFlight(self._dirty, self._dirty.union(self._in_hot), self._events)
+            self._dirty, self._events = RowMap(self._num_slots), []
+
+    def changes(self, ids_of: Callable[[Slots], Ids]) -> Changes:
+        """Return what was frozen, and age the counter.
+
+        Args: ids_of: returns the ids of the rows that are in slots now; where one has gone since, it is not looked at.
+        """
+        taken = self._taken()
+        updated, due = taken.dirty.slots(), taken.due.slots()
         self.counter.end_interval(updated)
-        self._in_flight = _InFlight(dirty, self._events, RowMap(self._num_slots))
-        self._dirty, self._events = RowMap(self._num_slots), []
-        due = RowMap(self._num_slots)
-        due.merge(dirty)
-        due.merge(self._in_hot)
-        return Changes(due.slots(), _gone(self._in_flight.events), len(updated))
+        ids = ids_of(due)
+        with self._lock:
+            ids = _before_evictions(due, ids, taken.evicted)
+            for count in taken.counted or ():
+                count()
+            taken.counted = None
+        return Changes(due, ids, _gone(taken.events), len(updated))
 
     def committed(self, hot: Slots) -> None:
         """Forget what was taken: it is in a commit, whose hot files hold the rows of `hot` (slots at `freeze`)."""
-        taken, self._in_flight = self._taken(), None
-        self._in_hot = RowMap(self._num_slots)
-        self._in_hot.mark(hot)
-        self._in_hot.remove(taken.evicted)
+        in_hot = RowMap(self._num_slots)
+        in_hot.mark(hot)
+        with self._lock:
+            taken, self._in_flight = self._taken(), None
+            in_hot.grow(self._num_slots)
+            for slots, _ in taken.evicted:
+                in_hot.clear(slots)
+            self._in_hot = in_hot
 
     def give_back(self) -> None:
         """Make due again what was taken for a checkpoint that failed, was abandoned or skipped."""
-        taken, self._in_flight = self._taken(), None
-        taken.dirty.grow(self._num_slots)
-        taken.dirty.remove(taken.evicted)
-        self._dirty.merge(taken.dirty)
-        self._events = [*taken.events, *self._events]
+        with self._lock:
+            taken, self._in_flight = self._taken(), None
+            for count in taken.counted or ():
+                count()
+            taken.dirty.grow(self._num_slots)
+            for slots, _ in taken.evicted:
+                taken.dirty.clear(slots)
+            self._dirty.merge(taken.dirty)
+            self._events = [*taken.events, *self._events]
 
     def _taken(self) -> _InFlight:
         assert self._in_flight is not None, "nothing was taken"
         return self._in_flight
+
+    def _count(self, change: Callable[[], None]) -> None:
+        """Tell the counter, now or when it has aged."""
+        if self._in_flight and self._in_flight.counted is not None:
+            self._in_flight.counted.append(change)
+        else:
+            change()
+
+
+def _before_evictions(slots: Slots, ids: Ids, evicted: list[tuple[Slots, Ids]]) -> Ids:
+    """Return ids with those of rows that went since the freeze: the first that went from each slot."""
+    if not evicted:
+        return ids
+    left, first = np.unique(np.concatenate([slots for slots, _ in evicted]), return_index=True)
+    gone = np.concatenate([ids for _, ids in evicted])[first]
+    at = np.searchsorted(left, slots).clip(max=len(left) - 1)
+    return np.where(left[at] == slots, gone[at], ids)
 
 
 def _gone(events: list[tuple[Ids, bool]]) -> Ids:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ett.checkpoint.policy.access_counter import NUM_VALUES, AccessCounter
 from ett.checkpoint.policy.io_cost import IoCost
-from ett.checkpoint.policy.row_map import Slots
+from ett.checkpoint.policy.row_map import RowMap, Slots
 from ett.checkpoint.policy.save_policy import Adaptive, CheckNRun, Differential, Full, Incremental, Policy
 from ett.checkpoint.policy.table_chain import Decision, TableChain, decide, live_files
 from ett.checkpoint.policy.table_plan import TablePlan, plan_table
@@ -104,7 +104,7 @@ class Rank:
 
     def ids_of(self, slots: Slots) -> Ids:
         ids = {slot: row_id for row_id, slot in self.slot_of.items()}
-        return np.array([ids[slot] for slot in slots.tolist()], np.int64)
+        return np.array([ids.get(slot, -1) for slot in slots.tolist()], np.int64)
 
 
 @dataclass(frozen=True)
@@ -156,16 +156,24 @@ class PolicyWorld:
     def checkpoint(self, *, fails: bool, events_in_flight: int) -> None:
         """Write what the policy decides of the rows as they are now; training goes on before it is committed."""
         self.seq += 1
-        decision = self._decision()
         updated = [set(rank.tracker._dirty.slots().tolist()) for rank in self.ranks]
+        saved, owned = dict(self.rows), [sorted(rank.slot_of) for rank in self.ranks]
+        for rank in self.ranks:
+            rank.tracker.freeze()
+        self.train(events_in_flight)
+        if fails and self.rng.random() < 0.5:
+            self._give_back()
+            return
+        for rank in self.ranks:
+            self._forget_evictions(rank)
+        changes = [rank.tracker.changes(rank.ids_of) for rank in self.ranks]
+        decision = self._decision()
         new: list[TableFile] = []
         plans: list[TablePlan] = []
         for number, rank in enumerate(self.ranks):
-            changes = rank.tracker.freeze()
-            plan = plan_table(decision, self.chain, changes, rank.tracker.counter, rank.ids_of)
+            plan = plan_table(decision, self.chain, changes[number], rank.tracker.counter)
             plans.append(self._without_rules(plan, updated[number]))
-            new += self._write(number, plans[-1])
-        saved = dict(self.rows)
+            new += self._write(number, plans[-1], {row_id: saved[row_id] for row_id in owned[number]})
         self.train(events_in_flight)
         if fails:
             self._give_back()
@@ -174,8 +182,7 @@ class PolicyWorld:
         self.chain = self.chain.after(decision, self.seq, hot_share)
         self.live = live_files(self.chain, self.live, new)
         for rank, plan in zip(self.ranks, plans, strict=True):
-            if "evicted in flight" not in self.rules:
-                rank.tracker._taken().evicted.clear(rank.tracker._taken().evicted.slots())
+            self._forget_evictions(rank)
             rank.tracker.committed(plan.hot.slots)
         self.commits.append(Committed(saved, self.live, self.chain))
         self.wrong += self.files.read(self.live) != saved
@@ -213,9 +220,7 @@ class PolicyWorld:
             decision = replace(decision, base=range(start, self.rng.randint(start + 1, shape[0])))
         return decision
 
-    def _write(self, writer: int, plan: TablePlan) -> list[TableFile]:
-        rank = self.ranks[writer]
-        values = {row_id: self.rows[row_id] for row_id in sorted(rank.slot_of)}
+    def _write(self, writer: int, plan: TablePlan, values: Table) -> list[TableFile]:
         base = {row_id: value for row_id, value in values.items() if row_id in plan.base}
         hot, cold = ({row_id: values[row_id] for row_id in some.ids.tolist()} for some in (plan.hot, plan.cold))
         return [
@@ -235,11 +240,14 @@ class PolicyWorld:
     def _give_back(self) -> None:
         for rank in self.ranks:
             if "given back" not in self.rules:
-                rank.tracker._in_flight = None
-                continue
-            if "evicted in flight" not in self.rules:
-                rank.tracker._taken().evicted.clear(rank.tracker._taken().evicted.slots())
+                taken = rank.tracker._taken()
+                taken.dirty, taken.events = RowMap(), []
+            self._forget_evictions(rank)
             rank.tracker.give_back()
+
+    def _forget_evictions(self, rank: Rank) -> None:
+        if "evicted in flight" not in self.rules:
+            rank.tracker._taken().evicted.clear()
 
     def _set(self, ids: Iterable[int]) -> None:
         for row_id in ids:
