@@ -120,7 +120,7 @@ def _differences(old: Commit, new: Commit) -> list[dict[str, Any]]:
     for commit in (old, new):
         side = {table.spec.name: (table.num_rows, table.num_bytes, table.digest) for table in commit.tables}
         if commit.dense is not None:
-            side["(dense)"] = (commit.dense.num_items, commit.dense.stored.bytes, commit.dense.digest)
+            side["(dense)"] = (commit.dense.num_items, commit.dense.num_bytes, commit.dense.digest)
         sides.append(side)
     before, after = sides
     rows = []

@@ -8,16 +8,18 @@ from typing import Any, Literal
 import xxhash
 
 from ett.checkpoint.canonical_json import canonical_json, seal, unseal
+from ett.checkpoint.dense_entry import DenseEntry
 from ett.checkpoint.digest import ColumnGroup
-from ett.checkpoint.segment import SegmentIdentity, StoredFile
+from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.table_segments import TABLE_KINDS, TableFile, TableSpec
 from ett.errors import ConfigError, CorruptState
 
-MAJOR, MINOR = 1, 1
-# What a reader must know to read a commit: segments; and every row in a base, or also what changed since.
-SEGMENTS, FULL, CHAIN = "seg.v1", "full.v1", "hotcold.v1"
-KNOWN_FEATURES = (FULL, CHAIN, SEGMENTS)
-MIN_READER = {FULL: "1.0", CHAIN: "1.1"}
+MAJOR, MINOR = 1, 2
+# What a reader must know to read a commit: segments; every row in a base, or also what changed since; and the dense
+# state as torch.distributed.checkpoint writes it, where it is not a segment.
+SEGMENTS, FULL, CHAIN, DENSE_FILES = "seg.v1", "full.v1", "hotcold.v1", "dense.dcp.v1"
+KNOWN_FEATURES = (FULL, CHAIN, SEGMENTS, DENSE_FILES)
+MIN_READER = {FULL: "1.0", CHAIN: "1.1", DENSE_FILES: "1.2"}
 
 CommitType = Literal["base", "delta", "rewrite", "epoch_open"]
 
@@ -65,37 +67,6 @@ class TableEntry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DenseEntry:
-    stored: StoredFile
-    identity: SegmentIdentity
-    num_items: int
-    digest: str
-
-    def as_json(self) -> dict[str, Any]:
-        whose = self.identity
-        file = {
-            **self.stored.as_json(),
-            "ckpt_uuid": whose.ckpt_uuid,
-            "seq": whose.seq_parent + 1,
-            "step": whose.step,
-            "kind": whose.kind,
-            "writer": whose.writer,
-            "part": whose.part,
-        }
-        return {"n_items": self.num_items, "digest": self.digest, "bytes": self.stored.bytes, "files": [file]}
-
-    @classmethod
-    def from_json(cls, entry: dict[str, Any]) -> DenseEntry:
-        (file,) = entry["files"]
-        return cls(
-            stored=StoredFile.from_json(file),
-            identity=SegmentIdentity.from_json(file, ""),
-            num_items=entry["n_items"],
-            digest=entry["digest"],
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
     """One numbered commit. An epoch_open repeats the files of the commit that was restored, or has none: a fresh start.
 
@@ -138,7 +109,8 @@ class Commit:
     def stored_files(self) -> list[StoredFile]:
         """Return every live file of this commit; collection is a union of these."""
         files = [file.stored for table in self.tables for file in table.files]
-        return [*files, *([self.dense.stored] if self.dense else []), *self.fragments]
+        dense = [file.stored for file in self.dense.files] if self.dense else []
+        return [*files, *dense, *self.fragments]
 
     @property
     def num_bytes(self) -> int:
@@ -173,17 +145,22 @@ class Commit:
                 totals[file.identity.kind] += file.stored.bytes
         return totals
 
-    def to_bytes(self) -> bytes:
+    @property
+    def features(self) -> list[str]:
+        """Return what a reader must know; the last one decides how new it must be."""
         is_chain = any(file.identity.kind != "base" for table in self.tables for file in table.files)
-        kind = CHAIN if is_chain else FULL
+        needed = [SEGMENTS, CHAIN if is_chain else FULL]
+        return [*needed, DENSE_FILES] if self.dense and self.dense.dcp_version else needed
+
+    def to_bytes(self) -> bytes:
         return seal(
             {
                 "format": "rckpt",
                 "document": "commit",
                 "major": MAJOR,
                 "minor": MINOR,
-                "min_reader": MIN_READER[kind],
-                "features_required": [kind, SEGMENTS],
+                "min_reader": MIN_READER[self.features[-1]],
+                "features_required": sorted(self.features),
                 "features_optional": [],
                 "policy": self.policy,
                 "seq": self.seq,

@@ -36,7 +36,7 @@ def commit_facts(commit: Commit, tier: str) -> dict[str, Any]:
             }
             for table in commit.tables
         ],
-        "dense": {"bytes": dense.stored.bytes, "digest": dense.digest, "tensors": dense.num_items} if dense else None,
+        "dense": {"bytes": dense.num_bytes, "digest": dense.digest, "tensors": dense.num_items} if dense else None,
         "chain": _chain(commit),
         "stats": commit.stats,
     }

@@ -1,10 +1,12 @@
-"""The dense state in one segment: raw tensors, then one JSON block that names them and holds all that is no tensor."""
+"""The dense state up to format 1.1, which is read and no longer written: one segment of raw tensors and one JSON block.
+
+The block names the tensors and holds all that is no tensor.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,51 +17,13 @@ from ett.checkpoint.canonical_json import canonical_json
 from ett.checkpoint.dtypes import ITEM_BYTES
 from ett.checkpoint.segment import SegmentIdentity, StoredFile
 from ett.checkpoint.segment_reader import Segment, open_segment
-from ett.checkpoint.segment_writer import SegmentWriter
 from ett.checkpoint.store import Store
 from ett.checkpoint.tensor_bytes import bytes_tensor, dtype_name, tensor_bytes
 
 TENSORS, DOCUMENT = 0, 1
-BLOCK_BYTES = 4 << 20
-SECTIONS = [{"name": "tensors", "dtype": "uint8", "width": 1}, {"name": "json", "dtype": "uint8", "width": 1}]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DenseFile:
-    stored: StoredFile
-    digest: str
-    num_items: int
-
-
-def write_dense(
-    store: Store,
-    tensors: Mapping[str, torch.Tensor],
-    tree: dict[str, Any],
-    identity: SegmentIdentity,
-) -> DenseFile:
-    """Write named tensors and the JSON tree that refers to them."""
-    path = f"dense/{identity.ckpt_uuid}/dense.w{identity.writer:05d}.seg"
-    items: list[list[Any]] = []
-    header = {**identity.as_json(), "format": "rckseg", "version": 1, "sections": SECTIONS}
-    with store.create_stream(path) as file:
-        writer = SegmentWriter(file, header)
-        writer.begin_section()
-        for name in sorted(tensors):
-            data = tensor_bytes(tensors[name])
-            for start in range(0, len(data), BLOCK_BYTES):
-                writer.write_block(TENSORS, data[start : start + BLOCK_BYTES].data)
-            items.append([name, dtype_name(tensors[name], name), list(tensors[name].shape)])
-        writer.begin_section()
-        writer.write_block(DOCUMENT, canonical_json({"items": items, "tree": tree}))
-        length, file_hash = writer.finish()
-    return DenseFile(
-        stored=StoredFile(path=path, bytes=length, xxh3_128=file_hash),
-        digest=dense_digest(tensors, tree),
-        num_items=len(items),
-    )
-
-
-def dense_digest(tensors: Mapping[str, torch.Tensor], tree: dict[str, Any]) -> str:
+def segment_digest(tensors: Mapping[str, torch.Tensor], tree: dict[str, Any]) -> str:
     """Return the xxh3_128 of the dense state: names, dtypes, shapes and bytes of tensors, and what is not a tensor.
 
     The loader's part is left out: it may hold how far ahead a reader is, which equal runs need not share.
@@ -73,7 +37,7 @@ def dense_digest(tensors: Mapping[str, torch.Tensor], tree: dict[str, Any]) -> s
     return xxhash.xxh3_128_hexdigest(canonical_json([parts, rest]))
 
 
-def read_dense(
+def read_dense_segment(
     store: Store, stored: StoredFile, identity: SegmentIdentity
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the tensors and the tree, every byte verified. Raises: CorruptState."""

@@ -36,7 +36,7 @@ Words = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 # 32 Ki words (256 KiB) keep the three passes over a chunk in the L2 cache.
 CHUNK_WORDS = 32 * 1024
-_GOLDEN = U64(0x9E3779B97F4A7C15)
+G = U64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,14 @@ def mix(values: Words) -> Words:
     out *= U64(0x94D049BB133111EB)
     out ^= out >> U64(31)
     return out
+
+
+def fold(values: Words) -> Words:
+    """Return `fold` of each value; changes them."""
+    values ^= values >> U64(32)
+    values *= U64(0xD6E8FEB86659FD93)
+    values ^= values >> U64(32)
+    return values
 
 
 NATIVE = native("ett.checkpoint._digest")
@@ -116,7 +124,7 @@ class _GroupKeys:
         self.words = -(-group.row_bytes // 8)
         self._row_bytes = group.row_bytes
         seed = U64(xxhash.xxh3_64_intdigest(f"{table}|{group.name}|{group.dtype}|{group.width}".encode()))
-        counters = np.arange(1, 2 * self.words + 1, dtype=U64) * _GOLDEN + seed
+        counters = np.arange(1, 2 * self.words + 1, dtype=U64) * G + seed
         mixed = mix(counters)
         self._keys, self._odds = mixed[0::2].copy(), mixed[1::2] | U64(1)
 
@@ -130,11 +138,7 @@ class _GroupKeys:
             padded = np.zeros((len(column), self.words * 8), np.uint8)
             padded[:, : self._row_bytes] = column
             column = padded
-        words = column.reshape(len(rows), -1).view(U64) ^ self._keys
-        words ^= words >> U64(32)
-        words *= U64(0xD6E8FEB86659FD93)
-        words ^= words >> U64(32)
-        rows += words @ self._odds
+        rows += fold(column.reshape(len(rows), -1).view(U64) ^ self._keys) @ self._odds
 
 
 def _address(array: NDArray[Any]) -> int:

@@ -24,6 +24,11 @@ def file_hash(path: Path, *, without_last: int = 0) -> str:
     return hasher.hexdigest()
 
 
+def stored_bytes(path: str, data: bytes) -> StoredFile:
+    """Return what a manifest says of a file of these bytes."""
+    return StoredFile(path=path, bytes=len(data), xxh3_128=xxhash.xxh3_128_hexdigest(data))
+
+
 def is_intact(path: Path, stored: StoredFile) -> bool:
     """Return whether the file has the size and the hash of the manifest; a segment's leaves out where it stands."""
     try:

@@ -15,6 +15,7 @@ from ett.errors import EttError, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 # A save or restore of a large shard may keep one rank busy for long while the others wait in a collective.
 COLLECTIVE_TIMEOUT = timedelta(hours=1)
@@ -23,6 +24,7 @@ COLLECTIVE_TIMEOUT = timedelta(hours=1)
 class Ranks(Protocol):
     rank: int
     world_size: int
+    group: ProcessGroup | None  # the checkpoint's own, of gloo; one thread at a time may use it
 
     def gather(self, value: Json) -> list[Json]:
         """Return the values of all ranks, in order of rank, on every rank."""
@@ -38,6 +40,7 @@ class SoloRanks:
 
     rank = 0
     world_size = 1
+    group: ProcessGroup | None = None
 
     def gather(self, value: Json) -> list[Json]:
         return [json.loads(canonical_json(value))]
@@ -57,9 +60,9 @@ class GlooRanks:
 
         self._dist = dist
         with peers_named():
-            self._group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
-        self.rank = dist.get_rank(self._group)
-        self.world_size = dist.get_world_size(self._group)
+            self.group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        self.rank = dist.get_rank(self.group)
+        self.world_size = dist.get_world_size(self.group)
 
     def gather(self, value: Json) -> list[Json]:
         with peers_named():
@@ -70,12 +73,12 @@ class GlooRanks:
 
         lengths = torch.zeros(self.world_size, dtype=torch.int64)
         lengths[self.rank] = len(mine)
-        self._dist.all_reduce(lengths, group=self._group)
+        self._dist.all_reduce(lengths, group=self.group)
         longest = int(lengths.max())
         padded = torch.zeros(longest, dtype=torch.uint8)
         padded[: len(mine)] = mine
         parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world_size)]
-        self._dist.all_gather(parts, padded, group=self._group)
+        self._dist.all_gather(parts, padded, group=self.group)
         return [_as_json(part[:length]) for part, length in zip(parts, lengths.tolist(), strict=True)]
 
     def broadcast(self, value: Json) -> Json:
@@ -86,13 +89,13 @@ class GlooRanks:
         import torch
 
         length = torch.tensor([len(mine)], dtype=torch.int64)
-        self._dist.broadcast(length, group_src=0, group=self._group)
+        self._dist.broadcast(length, group_src=0, group=self.group)
         data = mine if self.rank == 0 else torch.empty(int(length), dtype=torch.uint8)
-        self._dist.broadcast(data, group_src=0, group=self._group)
+        self._dist.broadcast(data, group_src=0, group=self.group)
         return _as_json(data)
 
     def close(self) -> None:
-        self._dist.destroy_process_group(self._group)
+        self._dist.destroy_process_group(self.group)
 
 
 def current_ranks() -> Ranks:

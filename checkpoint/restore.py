@@ -10,7 +10,7 @@ from typing import Any
 from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
-from ett.checkpoint.dense_segment import read_dense
+from ett.checkpoint.dense_reader import read_dense
 from ett.checkpoint.digest import combine
 from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
 from ett.checkpoint.restore_checks import check_files, read_fragment
@@ -106,7 +106,7 @@ def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
         state.check_tables(tuple(table.spec for table in commit.tables))
         try:
             assert commit.dense is not None
-            dense.extend(read_dense(place.store, commit.dense.stored, commit.dense.identity))
+            dense.extend(read_dense(place.store, commit.dense, state.sharded_like()))
             return {"tables": _load_tables(place, state, commit)}
         except CorruptState as err:
             return {"corrupt": err.fact}

@@ -1,24 +1,27 @@
-"""The full policy: every rank writes its rows, rank 0 the dense state, and one create-only record makes it a commit."""
+"""The full policy: every rank writes its rows and dense parts, and one create-only record makes it a commit."""
 
 from __future__ import annotations
 
 import logging
 import uuid
 from dataclasses import dataclass, field
-
-import xxhash
+from typing import Any
 
 from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.canonical_json import Json, seal
-from ett.checkpoint.commit import Commit, DenseEntry, TableEntry, commit_name, parse_commit
+from ett.checkpoint.commit import Commit, TableEntry, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog
-from ett.checkpoint.dense_segment import write_dense
+from ett.checkpoint.dense_entry import DenseEntry
+from ett.checkpoint.dense_save import DenseSave, StagedDense
 from ett.checkpoint.digest import combine
+from ett.checkpoint.file_hash import stored_bytes
 from ett.checkpoint.incarnation import Epoch, check_not_fenced, created_now, new_write_id, writer_version
 from ett.checkpoint.ranks import Ranks, gather_or_raise, on_rank_zero
 from ett.checkpoint.rng_state import rng_state
 from ett.checkpoint.run_record import RunRecord
 from ett.checkpoint.segment import SegmentIdentity, StoredFile
+from ett.checkpoint.sharded_tensor import has_a_box
+from ett.checkpoint.staging_area import StagingArea
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import TableFile, TableSpec
 from ett.checkpoint.table_writer import write_tables
@@ -39,6 +42,7 @@ class SavePlace:
     run: RunRecord
     clock: Clock
     buffers: BufferPool = field(default_factory=BufferPool)
+    staging: StagingArea = field(default_factory=StagingArea)
 
 
 def save_full(place: SavePlace, state: TrainingState, epoch: Epoch, step: int, cursor: int) -> Commit:
@@ -48,14 +52,14 @@ def save_full(place: SavePlace, state: TrainingState, epoch: Epoch, step: int, c
         Whatever is raised is raised on every rank, and nothing visible has changed.
     """
     began_ns = place.clock.mono_ns()
-    state.collect()
     plan = on_rank_zero(place.ranks, lambda: _plan(place, epoch, step, cursor))
     if place.ranks.rank == 0:
         place.run.ckpt_begin(plan["ckpt_uuid"], step, cursor)
     place.run.at("ckpt_before_write", step)
+    dense = _stage_dense(place, state)
     written: list[str] = []
     try:
-        parts = gather_or_raise(place.ranks, lambda: _write_part(place, state, plan, written))
+        parts = gather_or_raise(place.ranks, lambda: _write_part(place, state, plan, dense, written))
     except EttError:
         _discard(place.store, written)
         raise
@@ -83,44 +87,58 @@ def _plan(place: SavePlace, epoch: Epoch, step: int, cursor: int) -> Json:
     }
 
 
-def _write_part(place: SavePlace, state: TrainingState, plan: Json, written: list[str]) -> Json:
-    """Write this rank's segments, then its fragment, which says that they are all there."""
+def _stage_dense(place: SavePlace, state: TrainingState) -> StagedDense:
+    """Copy what this rank writes of the dense state; afterwards the live tensors may change. Collective."""
+    is_sharded = any(place.ranks.gather(state.is_sharded))
+    staged: list[StagedDense] = []
+
+    def stage() -> None:
+        if place.ranks.rank and not is_sharded:
+            staged.append(StagedDense({}, {}, is_sharded=False))
+            return
+        tensors, tree = state.dense(keep_parts=place.ranks.group is not None)
+        if place.ranks.rank:  # what is whole is the same everywhere, and rank 0's
+            tensors = {name: tensor for name, tensor in tensors.items() if has_a_box(tensor)}
+        staged.append(StagedDense(place.staging.stage(tensors), tree, is_sharded=is_sharded))
+
+    gather_or_raise(place.ranks, stage)
+    return staged[0]
+
+
+def _write_part(
+    place: SavePlace, state: TrainingState, plan: Json, dense: StagedDense, written: list[str]
+) -> dict[str, Any]:
+    """Write this rank's segments and dense files, then its fragment, which says that they are all there."""
     rank = place.ranks.rank
-    identity = SegmentIdentity(
-        ckpt_uuid=plan["ckpt_uuid"],
-        seq_parent=plan["seq"] - 1,
-        step=plan["step"],
-        table="",
-        kind="base",
-        writer=rank,
-        part=0,
-    )
-    rows = (state.all_rows(spec) for spec in state.specs)
-    tables = [
-        TableEntry(spec=table.spec, num_rows=table.num_rows, digest=table.digest, files=table.files).as_json()
-        for table in write_tables(place.store, rows, identity, place.buffers, written)
-    ]
-    dense = _write_dense(place.store, state, identity) if rank == 0 else None
-    if dense:
-        written.append(dense.stored.path)
+    with DenseSave(place.store, place.ranks, _identity(place, plan, "dense"), dense, written) as dense_save:
+        rows = (state.all_rows(spec) for spec in state.specs)
+        tables = [
+            TableEntry(spec=table.spec, num_rows=table.num_rows, digest=table.digest, files=table.files).as_json()
+            for table in write_tables(place.store, rows, _identity(place, plan, "base"), place.buffers, written)
+        ]
+    entry = dense_save.result()
     place.store.sync(written)
     place.run.at("ckpt_after_shard_write", plan["step"])
-    part: Json = {"tables": tables, "dense": dense.as_json() if dense else None}
+    part: Json = {"tables": tables, "dense": entry.as_json() if entry else None}
     name = f"m/{plan['ckpt_uuid']}/w{rank:05d}.json"
     fragment = seal(
         {"document": "fragment", "ckpt_uuid": plan["ckpt_uuid"], "writer": rank, "rng": rng_state(), **part}
     )
     place.store.create(name, fragment)
     written.append(name)
-    stored = StoredFile(path=name, bytes=len(fragment), xxh3_128=xxhash.xxh3_128_hexdigest(fragment))
-    return {"fragment": stored.as_json(), **part}
+    return {"fragment": stored_bytes(name, fragment).as_json(), **part}
 
 
-def _write_dense(store: Store, state: TrainingState, base: SegmentIdentity) -> DenseEntry:
-    identity = SegmentIdentity(**{**base.as_json(), "kind": "dense"})
-    tensors, tree = state.dense()
-    file = write_dense(store, tensors, tree, identity)
-    return DenseEntry(stored=file.stored, identity=identity, num_items=file.num_items, digest=file.digest)
+def _identity(place: SavePlace, plan: Json, kind: str) -> SegmentIdentity:
+    return SegmentIdentity(
+        ckpt_uuid=plan["ckpt_uuid"],
+        seq_parent=plan["seq"] - 1,
+        step=plan["step"],
+        table="",
+        kind=kind,
+        writer=place.ranks.rank,
+        part=0,
+    )
 
 
 def _commit(place: SavePlace, epoch: Epoch, plan: Json, parts: list[Json], began_ns: int) -> str:

@@ -10,19 +10,18 @@ import numpy as np
 import torch
 
 from ett.checkpoint.canonical_json import Json
-from ett.checkpoint.sharded_tensor import whole
 from ett.errors import ConfigError
 
 _TAGS = {"$tensor", "$dict", "$tuple", "$float", "$bytes"}
 
 
 def encode_state(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Json:
-    """Return JSON for a state; tensors go to `tensors` under their path, not copied but where ranks share them.
+    """Return JSON for a state; tensors go to `tensors` under their path, as they are.
 
     Raises: ConfigError: a value that cannot be stored exactly; names its path and type.
     """
     if isinstance(value, torch.Tensor):
-        tensors[path] = whole(value)
+        tensors[path] = value
         return {"$tensor": path}
     if isinstance(value, np.generic):
         value = value.item()

@@ -30,6 +30,11 @@ def tensor_bytes(tensor: torch.Tensor) -> Bytes:
     return flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
 
 
+def tensor_memory(tensor: torch.Tensor) -> Bytes:
+    """Return the memory of a contiguous host tensor as uint8 [bytes], to be written to."""
+    return tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0, np.uint8)
+
+
 def bytes_tensor(data: Bytes, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
     """Return a tensor over the memory of `data`, uint8 [bytes], contiguous and writable."""
     if not data.size:

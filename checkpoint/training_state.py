@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ett.checkpoint.dense_reader import Like
 from ett.checkpoint.digest import ColumnGroup
 from ett.checkpoint.dtypes import ITEM_BYTES
 from ett.checkpoint.optimizer_state import load_optimizer_tree, optimizer_tree
-from ett.checkpoint.sharded_tensor import copy_whole, is_sharded
+from ett.checkpoint.sharded_tensor import copy_whole, has_a_box, is_sharded, whole
 from ett.checkpoint.state_tree import decode_state, encode_state
 from ett.checkpoint.table import TableRows, TableShard
 from ett.checkpoint.table_segments import Bytes, Rows, TableSpec
@@ -41,7 +42,6 @@ class TrainingState:
     ) -> None:
         self._model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         self._optimizer, self._loader, self._extra = optimizer, loader, extra
-        self._collected: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         self.shards, self._shard_prefixes = _find_shards(self._model)
         self.specs = tuple(
             _spec(f"t{number:04d}", self.shards[name]) for number, name in enumerate(sorted(self.shards))
@@ -77,18 +77,32 @@ class TrainingState:
         ours = {spec.name: _row_layout(spec) for spec in self.specs}
         _refuse(_differences("table", theirs, ours, str))
 
-    def collect(self) -> None:
-        """Bring parameters of which each rank has a part together; every rank calls before one calls `dense`."""
-        if any(is_sharded(parameter) for parameter in self._model.parameters()):
-            self._collected = self._dense()
+    @property
+    def is_sharded(self) -> bool:
+        """Return whether this rank has parts of parameters; every rank then calls `dense`."""
+        return any(is_sharded(parameter) for parameter in self._model.parameters())
 
-    def dense(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def dense(self, *, keep_parts: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the dense state: named tensors, sharing the live memory, and the JSON tree that refers to them.
 
-        What `collect` has brought together is returned once, as it was then.
+        Args: keep_parts: leave tensors sharded of which each rank has a box; others are brought together, by all ranks.
         """
-        collected, self._collected = self._collected, None
-        return collected or self._dense()
+        tensors, tree = self._dense()
+        return {n: t if keep_parts and has_a_box(t) else whole(t) for n, t in tensors.items()}, tree
+
+    def sharded_like(self) -> Like:
+        """Return which live sharded tensor a saved one of a name and shape is for; None: it is wanted whole."""
+        if not self.is_sharded:
+            return lambda name, shape: None
+        live, _ = self._dense()
+        # The state of an optimizer that has not stepped is not there yet; it is laid out as its parameters are.
+        parameters = {f"optimizer.state.{name}": value for name, value in self._model.named_parameters()}
+
+        def like(name: str, shape: tuple[int, ...]) -> Tensor | None:
+            found = live[name] if name in live else parameters.get(name.rpartition(".")[0])
+            return found if has_a_box(found) and found is not None and tuple(found.shape) == shape else None
+
+        return like
 
     def _dense(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors: dict[str, Tensor] = {}

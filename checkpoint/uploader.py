@@ -173,7 +173,7 @@ class Uploader:
     def share(self, commit: Commit) -> list[StoredFile]:
         """Return the files that this rank sends: its own, and those of ranks that a smaller world does not have."""
         tables = [(file.identity.writer, file.stored) for table in commit.tables for file in table.files]
-        dense = [(commit.dense.identity.writer, commit.dense.stored)] if commit.dense else []
+        dense = [(file.writer, file.stored) for file in commit.dense.files] if commit.dense else []
         files = [*tables, *dense, *enumerate(commit.fragments)]
         return [stored for writer, stored in files if writer % self._world_size == self._rank]
 

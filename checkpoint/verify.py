@@ -7,7 +7,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from ett.checkpoint.buffer_pool import BufferPool
-from ett.checkpoint.commit import Commit, DenseEntry, TableEntry
+from ett.checkpoint.commit import Commit, TableEntry
+from ett.checkpoint.dense_entry import DenseEntry
+from ett.checkpoint.dense_files import check_dense_files
 from ett.checkpoint.restore_checks import check_size, read_fragment
 from ett.checkpoint.segment import SegmentIdentity, StoredFile
 from ett.checkpoint.segment_reader import open_segment
@@ -33,9 +35,11 @@ def verify_commit(store: Store, commit: Commit, level: Level) -> None:
     if level == "size":
         return
     segments = [(file.stored, file.identity) for table in commit.tables for file in table.files]
-    if commit.dense is not None:
-        segments.append((commit.dense.stored, commit.dense.identity))
+    if commit.dense is not None and commit.dense.dcp_version is None:
+        segments.append((commit.dense.files[0].stored, commit.dense.identity))
     in_threads(segments, lambda segment: check_bytes(store, *segment), num_io_threads())
+    if commit.dense is not None and commit.dense.dcp_version is not None:
+        check_dense_files(store, commit.dense)
     for fragment in commit.fragments:
         read_fragment(store, fragment)
     if level == "load":
@@ -83,10 +87,12 @@ def _load_table(store: Store, table: TableEntry, buffers: BufferPool) -> None:
 
 
 def _load_dense(store: Store, dense: DenseEntry) -> None:
-    from ett.checkpoint.dense_segment import dense_digest, read_dense
+    from ett.checkpoint.dense_digest import digest_of_whole
+    from ett.checkpoint.dense_reader import read_dense
+    from ett.checkpoint.dense_segment import segment_digest
 
-    tensors, tree = read_dense(store, dense.stored, dense.identity)
-    found = dense_digest(tensors, tree)
+    tensors, tree = read_dense(store, dense)
+    found = (segment_digest if dense.dcp_version is None else digest_of_whole)(tensors, tree)
     if (len(tensors), found) != (dense.num_items, dense.digest):
         raise CorruptState(
             f"the dense state holds {len(tensors)} tensors with digest {found}",

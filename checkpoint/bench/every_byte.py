@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_log import FORMAT_NAME, CommitLog, check_format
+from ett.checkpoint.dense_files import read_runs
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.restore_checks import check_size, read_fragment
 from ett.checkpoint.store import ObjectReader
@@ -49,14 +51,15 @@ def _checks(store: LocalStore, commit: Commit, level: Level) -> dict[str, Callab
     if level == "size":
         return {file.path: lambda file=file: check_size(store, file) for file in commit.stored_files()}  # type: ignore[misc]
     segments = [(file.stored, file.identity) for table in commit.tables for file in table.files]
-    if commit.dense is not None:
-        segments.append((commit.dense.stored, commit.dense.identity))
     checks: dict[str, Callable[[], object]] = {
         FORMAT_NAME: lambda: _whole_format(store),
         commit_name(commit.seq): lambda: CommitLog(store).read(commit.seq),
     }
     for stored, identity in segments:
         checks[stored.path] = lambda stored=stored, identity=identity: check_bytes(store, stored, identity)  # type: ignore[misc]
+    buffers = BufferPool()
+    for file in commit.dense.files if commit.dense is not None else ():
+        checks[file.stored.path] = lambda stored=file.stored: read_runs(store, stored, [], buffers)  # type: ignore[misc]
     for fragment in commit.fragments:
         checks[fragment.path] = lambda fragment=fragment: read_fragment(store, fragment)  # type: ignore[misc]
     return checks

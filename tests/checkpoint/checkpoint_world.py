@@ -168,6 +168,8 @@ class Meeting:
 
 
 class ThreadRanks:
+    group = None
+
     def __init__(self, rank: int, world_size: int, meeting: Meeting) -> None:
         self.rank, self.world_size, self._meeting = rank, world_size, meeting
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import struct
 import zlib
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import xxhash
 import zstandard
 
+MASK, GOLDEN = (1 << 64) - 1, 0x9E3779B97F4A7C15
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8, "int64": 8, "bool": 1}
 
 
@@ -19,23 +22,61 @@ def read_commit(folder: Path, seq: int) -> tuple[dict[tuple[str, int], bytes], d
     data = (folder / f"commits/{seq:016d}.json").read_bytes()
     commit = json.loads(data)
     check_seal(data, commit)
-    rows = read_tables(folder, commit)
-    dense = read_segment(folder, commit["dense"]["files"][0], "")
+    return read_tables(folder, commit), read_dense(folder, commit)
+
+
+def read_dense(folder: Path, commit: dict[str, Any]) -> dict[str, tuple[str, list[int], bytes]]:
+    """Return name -> (dtype, shape, bytes); opens no pickle."""
+    entry = commit["dense"]
+    if "dcp_version" not in entry:
+        return read_dense_segment(folder, entry["files"][0])
+    assert "dense.dcp.v1" in commit["features_required"]
+    files = {}
+    for file in entry["files"]:
+        data = (folder / file["path"]).read_bytes()
+        assert (len(data), xxhash.xxh3_128(data).hexdigest()) == (file["bytes"], file["xxh3_128"])
+        files[file["path"].removeprefix(f"{entry['dir']}/")] = data
+    document = json.loads(files["state.json"])
+    check_seal(files["state.json"], document)
+    assert (document["ckpt_uuid"], document["seq_parent"]) == (entry["ckpt_uuid"], entry["seq"] - 1)
+    tensors = {}
+    for tensor in document["tensors"]:
+        shape, width = tensor["shape"], ITEM_BYTES[tensor["dtype"]]
+        elements = [b""] * math.prod(shape)
+        for chunk in tensor["chunks"]:
+            raw = files[chunk["file"]][chunk["at"] : chunk["at"] + chunk["bytes"]]
+            for number, index in enumerate(itertools.product(*map(range, chunk["sizes"]))):
+                position = 0
+                for offset, i, length in zip(chunk["offsets"], index, shape, strict=True):
+                    position = position * length + offset + i
+                elements[position] = raw[number * width : (number + 1) * width]
+        assert all(elements)
+        assert tensor["digest"] == tensor_digest(elements)
+        tensors[tensor["name"]] = (tensor["dtype"], shape, b"".join(elements))
+    assert len(tensors) == entry["n_items"]
+    parts = [[t["name"], t["dtype"], t["shape"], t["digest"]] for t in document["tensors"]]
+    parts = sorted(part for part in parts if not part[0].startswith("loader."))
+    tree = {part: value for part, value in document["tree"].items() if part != "loader"}
+    text = json.dumps([parts, tree], sort_keys=True, separators=(",", ":"))
+    assert entry["digest"] == xxhash.xxh3_128(text.encode()).hexdigest()
+    return tensors
+
+
+def read_dense_segment(folder: Path, file: dict[str, Any]) -> dict[str, tuple[str, list[int], bytes]]:
+    dense = read_segment(folder, file, "")
     document = json.loads(dense["json"][0][0])
     rest = b"".join(payload for payload, _ in dense["tensors"])
     tensors: dict[str, tuple[str, list[int], bytes]] = {}
     for name, dtype, shape in document["items"]:
-        size = ITEM_BYTES[dtype]
-        for length in shape:
-            size *= length
+        size = ITEM_BYTES[dtype] * math.prod(shape)
         tensors[name], rest = (dtype, shape, rest[:size]), rest[size:]
     assert not rest
-    return rows, tensors
+    return tensors
 
 
 def read_tables(folder: Path, commit: dict[str, Any]) -> dict[tuple[str, int], bytes]:
     """Return (table, id) -> bytes of weight and states."""
-    assert set(commit["features_required"]) <= {"seg.v1", "full.v1", "hotcold.v1"}
+    assert set(commit["features_required"]) <= {"seg.v1", "full.v1", "hotcold.v1", "dense.dcp.v1"}
     rows: dict[tuple[str, int], bytes] = {}
     for table in commit["tables"]:
         widths = [table["dim"] * ITEM_BYTES[table["weight_dtype"]]]
@@ -59,16 +100,7 @@ def read_tables(folder: Path, commit: dict[str, Any]) -> dict[tuple[str, int], b
 
 
 def table_digest(table: dict[str, Any], rows: dict[int, bytes], widths: list[int]) -> str:
-    mask, golden, total = (1 << 64) - 1, 0x9E3779B97F4A7C15, 0
-
-    def mix(x: int) -> int:
-        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & mask
-        x = (x ^ x >> 27) * 0x94D049BB133111EB & mask
-        return x ^ x >> 31
-
-    def fold(x: int) -> int:
-        x = (x ^ x >> 32) * 0xD6E8FEB86659FD93 & mask
-        return x ^ x >> 32
+    total = 0
 
     def seed(text: str) -> int:
         return int(xxhash.xxh3_64(f"{table['fqn']}|{text}".encode()).intdigest())
@@ -82,10 +114,31 @@ def table_digest(table: dict[str, Any], rows: dict[int, bytes], widths: list[int
             data = row[start : start + width]
             for j in range(-(-width // 8)):
                 word = int.from_bytes(data[8 * j : 8 * j + 8], "little")
-                a += fold(word ^ mix(s + (2 * j + 1) * golden & mask)) * (mix(s + (2 * j + 2) * golden & mask) | 1)
+                a += fold(word ^ mix(s + (2 * j + 1) * GOLDEN)) * (mix(s + (2 * j + 2) * GOLDEN) | 1)
             start += width
-        total += mix((a + mix(row_id & mask ^ seed("ids"))) & mask)
-    return f"{total & mask:016x}"
+        total += mix(a + mix(row_id & MASK ^ seed("ids")))
+    return f"{total & MASK:016x}"
+
+
+def tensor_digest(elements: list[bytes]) -> str:
+    total = 0
+    for number, element in enumerate(elements):
+        block, lane = divmod(number, 1024)
+        value = int.from_bytes(element, "little")
+        total += fold(value ^ mix((2 * lane + 1) * GOLDEN)) * (mix((2 * lane + 2) * GOLDEN) | 1) * (mix(~block) | 1)
+    return f"{total & MASK:016x}"
+
+
+def mix(x: int) -> int:
+    x &= MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+    return x ^ x >> 31
+
+
+def fold(x: int) -> int:
+    x = (x ^ x >> 32) * 0xD6E8FEB86659FD93 & MASK
+    return x ^ x >> 32
 
 
 def check_seal(data: bytes, fields: dict[str, Any]) -> None:

@@ -1,0 +1,93 @@
+"""One rank of a program with a sharded dense part: argv = rank, world size, store file, checkpoints, steps to train."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from ett.checkpoint import CheckpointConfig, Checkpointer
+
+
+class Columns(nn.Module):
+    """A weight whose columns are on different ranks, and one that is the same on all."""
+
+    def __init__(self, weight: torch.Tensor, mesh: Any) -> None:
+        super().__init__()
+        self.columns = nn.Parameter(distribute_tensor(weight, mesh, [Shard(1)], src_data_rank=None))
+        self.same = nn.Parameter(distribute_tensor(weight[0], mesh, [Replicate()], src_data_rank=None))
+
+
+def build(world_size: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Dimensions that no world size divides, one smaller than every world but the first, and a module kept whole."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3), nn.Linear(3, 1))
+    weight = torch.randn(5, 6)
+    optimized = list(model.parameters())
+    if world_size > 1:
+        mesh = init_device_mesh("cpu", (world_size,))
+        fully_shard(model[0], mesh=mesh)
+        fully_shard(model[2], mesh=mesh)
+        model.append(Columns(weight, mesh))
+        optimized = [p for layer in model[:4] for p in layer.parameters()]
+    else:
+        model.append(nn.Module())
+        model[4].register_parameter("columns", nn.Parameter(weight))
+        model[4].register_parameter("same", nn.Parameter(weight[0].clone()))
+    return model, torch.optim.Adam(optimized, lr=0.1)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Take a step with gradients that depend on the step alone, and move every buffer and the unoptimised weights."""
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model.parameters():
+        values = torch.randn(tuple(parameter.shape), generator=generator)
+        if isinstance(parameter, DTensor):
+            parameter.grad = distribute_tensor(values, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        else:
+            parameter.grad = values
+    optimizer.step()
+    with torch.no_grad():
+        model[1].running_mean += step
+        for parameter in model[4].parameters():
+            parameter.add_(parameter.grad)
+
+
+def image(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
+    found = {f"model.{name}": value for name, value in model.state_dict().items()}
+    named = {id(parameter): name for name, parameter in model.named_parameters()}
+    for parameter, state in optimizer.state.items():
+        found |= {f"{named[id(parameter)]}.{key}": value for key, value in state.items()}
+    return {name: (v.full_tensor() if isinstance(v, DTensor) else v).numpy() for name, v in found.items()}
+
+
+def main() -> None:
+    rank, world_size, last = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[5])
+    folder = Path(sys.argv[4])
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=world_size)
+    model, optimizer = build(world_size)
+    checkpointer = Checkpointer(CheckpointConfig(uri=str(folder)), model=model, optimizer=optimizer)
+    start = checkpointer.restore()
+    first = start.step if start else 0
+    for step in range(first + 1, last + 1):
+        train(model, optimizer, step)
+    commit = checkpointer.save(last, last)
+    found = image(model, optimizer)
+    if rank == 0:
+        assert commit.dense is not None
+        np.savez(folder.parent / f"of-{world_size}-{last}.npz", **found)
+        print(first, commit.dense.digest)
+    checkpointer.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
