@@ -35,8 +35,7 @@ def read_runs(store: Store, stored: StoredFile, runs: list[Run], buffers: Buffer
             digest = _hand_out(reader, stored, sorted(runs, key=lambda run: run.at), buffer)
     except FileNotFoundError as err:
         raise missing(stored) from err
-    if digest != stored.xxh3_128:
-        raise altered(stored)
+    _check_hash(digest, stored)
 
 
 def check_dense_files(store: Store, dense: DenseEntry) -> None:
@@ -64,6 +63,11 @@ def _hand_out(reader: ObjectReader, stored: StoredFile, runs: list[Run], buffer:
             run.target[start - run.at : stop - run.at] = piece[start - offset : stop - offset]
         offset = end
     return hasher.hexdigest()
+
+
+def _check_hash(found: str, stored: StoredFile) -> None:
+    if found != stored.xxh3_128:
+        raise altered(stored)
 
 
 def _read(reader: ObjectReader, stored: StoredFile, offset: int, into: Bytes) -> Bytes:

@@ -122,11 +122,11 @@ def _write_table(store: Store, commit: Commit, table: TableEntry, path: Path, fi
 
 
 def _write_dense(store: Store, commit: Commit, path: Path, files: dict[str, str]) -> None:
-    from ett.checkpoint.dense_segment import read_dense
+    from ett.checkpoint.dense_reader import read_dense
     from ett.checkpoint.tensor_bytes import dtype_name, tensor_bytes
 
     assert commit.dense is not None
-    tensors, tree = read_dense(store, commit.dense.stored, commit.dense.identity)
+    tensors, tree = read_dense(store, commit.dense)
     specs = [TensorSpec(name, dtype_name(value, name), tuple(value.shape)) for name, value in sorted(tensors.items())]
     _claim(files, [tensor.name for tensor in specs], path.name)
     metadata = {"format": "pt", "step": str(commit.step), "cursor": str(commit.cursor), "state": json.dumps(tree)}

@@ -15,9 +15,10 @@ import numpy as np
 
 from ett.checkpoint import live_rows, table_segments
 from ett.checkpoint.buffer_pool import BufferPool
-from ett.checkpoint.commit import Commit, DenseEntry, TableEntry
+from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.compaction import compact, plan_compaction
+from ett.checkpoint.dense_entry import DenseEntry, DenseFile
 from ett.checkpoint.digest import ColumnGroup
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.segment import SegmentIdentity, StoredFile
@@ -71,7 +72,13 @@ def make(folder: Path, num_mib: int) -> None:
             created="",
             writer_version="",
             tables=(TableEntry(spec=SPEC, num_rows=num_rows, digest=None, files=tuple(files)),),
-            dense=DenseEntry(stored=_dense_file(store, dense), identity=dense, num_items=0, digest="0" * 32),
+            dense=DenseEntry(
+                identity=dense,
+                files=(DenseFile(stored=_dense_file(store, dense), writer=0),),
+                num_items=0,
+                digest="0" * 32,
+                dcp_version=None,
+            ),
             fragments=(),
         )
     )

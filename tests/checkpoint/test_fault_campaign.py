@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 import pytest
 
+from ett.checkpoint import dense_files
 from ett.checkpoint.bench.faults.campaign import Campaign, CellTally, scratch_folder
 from ett.checkpoint.bench.faults.family import Cell
 from ett.checkpoint.bench.faults.faulty_store import FaultyStore
 from ett.checkpoint.bench.faults.unverified import unverified
-from ett.checkpoint.segment_reader import Segment
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,11 @@ def test_without_verification_damage_is_silent(campaign: Campaign) -> None:
         assert lost(campaign, "damage", cell, 20) > 0
 
 
-def test_a_block_that_is_not_checked_is_seen(campaign: Campaign) -> None:
-    with patch.object(Segment, "_check_block", lambda *args: None):
-        assert lost(campaign, "damage", Cell("flip", "dense"), 30) > 0
+def test_a_file_whose_hash_is_not_checked_is_seen(campaign: Campaign) -> None:
+    cell = Cell("zeros", "dense")
+    assert lost(campaign, "damage", cell, 20) == 0
+    with patch.object(dense_files, "_check_hash", lambda *args: None):
+        assert lost(campaign, "damage", cell, 60) > 0
 
 
 def test_a_commit_whose_name_is_not_synced_is_seen(campaign: Campaign) -> None:

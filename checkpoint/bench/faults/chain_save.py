@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import xxhash
 
 from ett.checkpoint.bench.faults.oracle import Ids, Oracle
 from ett.checkpoint.canonical_json import seal
 from ett.checkpoint.checkpointer import Checkpointer
-from ett.checkpoint.commit import Commit, DenseEntry, TableEntry
+from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.commit_log import CommitLog
-from ett.checkpoint.dense_segment import write_dense
+from ett.checkpoint.dense_entry import DenseEntry
+from ett.checkpoint.dense_save import DenseSave, StagedDense
+from ett.checkpoint.file_hash import stored_bytes
 from ett.checkpoint.incarnation import Epoch, check_not_fenced, new_write_id
 from ett.checkpoint.restore_checks import check_files
 from ett.checkpoint.retention import retire
@@ -45,9 +46,13 @@ def save_delta(checkpointer: Checkpointer, oracle: Oracle, step: int, cursor: in
         kept = [file for file in table.files if file.identity.kind != "hot"]
         count = len(oracle.state(step).tables[table.spec.name].ids)
         tables.append(replace(table, num_rows=count, digest=None, files=(*kept, *files)))
-    tensors, tree = checkpointer._state.dense()
-    dense = write_dense(store, tensors, tree, whose)
-    store.sync([*written, dense.stored.path])
+    tensors, tree = checkpointer._state.dense(keep_parts=False)
+    staged = StagedDense(place.staging.stage(tensors), tree, is_sharded=False)
+    with DenseSave(store, place.ranks, whose, staged, written) as dense_save:
+        pass
+    dense = dense_save.result()
+    assert dense is not None
+    store.sync(written)
     commit = replace(
         before,
         type="delta",
@@ -59,8 +64,8 @@ def save_delta(checkpointer: Checkpointer, oracle: Oracle, step: int, cursor: in
         step=step,
         cursor=cursor,
         tables=tuple(tables),
-        dense=DenseEntry(stored=dense.stored, identity=whose, num_items=dense.num_items, digest=dense.digest),
-        fragments=(_fragment(store, uuid, dense.stored),),
+        dense=dense,
+        fragments=(_fragment(store, uuid, dense),),
         policy="campaign",
     )
     _commit(checkpointer, epoch, commit, keep_last)
@@ -102,8 +107,8 @@ def _written(
     return table.files
 
 
-def _fragment(store: Store, uuid: str, dense: StoredFile) -> StoredFile:
+def _fragment(store: Store, uuid: str, dense: DenseEntry) -> StoredFile:
     name = f"m/{uuid}/w00000.json"
     data = seal({"document": "fragment", "ckpt_uuid": uuid, "writer": 0, "rng": rng_state(), "dense": dense.as_json()})
     store.create(name, data)
-    return StoredFile(path=name, bytes=len(data), xxh3_128=xxhash.xxh3_128_hexdigest(data))
+    return stored_bytes(name, data)

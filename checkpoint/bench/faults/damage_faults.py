@@ -98,7 +98,7 @@ def _files_by_role(world: World) -> dict[str, list[str]]:
     roles = {"format": [FORMAT_NAME], "fragment": [file.path for file in commit.fragments]}
     roles["record" if commit.type != "epoch_open" else "opening record"] = [commit_name(commit.seq)]
     assert commit.dense is not None
-    roles["dense"] = [commit.dense.stored.path]
+    roles["dense"] = [file.stored.path for file in commit.dense.files]
     for table in commit.tables:
         for file in table.files:
             roles.setdefault(f"{file.identity.kind} segment", []).append(file.stored.path)

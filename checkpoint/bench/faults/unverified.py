@@ -11,7 +11,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from ett.checkpoint import commit, commit_log, restore, restore_checks, segment_reader
+from ett.checkpoint import (
+    commit,
+    commit_log,
+    dense_document,
+    dense_files,
+    restore,
+    restore_checks,
+    segment_reader,
+)
 from ett.checkpoint.canonical_json import HASH_FIELD
 
 
@@ -29,14 +37,15 @@ class _Agreeable(str):
 
 @contextmanager
 def unverified() -> Iterator[None]:
-    """Switch checksums off: of blocks, padding, headers, indexes, records, fragments and tables."""
+    """Switch checksums off: of blocks, padding, headers, indexes, records, fragments, tables and dense files."""
     with ExitStack() as patches:
         for name in ("_check_block", "_check_padding", "check_whole_hash"):
             patches.enter_context(patch.object(segment_reader.Segment, name, _nothing))
         patches.enter_context(patch("ett.checkpoint.segment_reader.zlib.crc32", lambda data: _ANY_CRC))
         patches.enter_context(patch.object(restore_checks, "xxhash", _AgreeableHashes))
         patches.enter_context(patch.object(restore, "combine", lambda digests: _Agreeable()))
-        for module in (commit, commit_log, restore_checks):
+        patches.enter_context(patch.object(dense_files, "_check_hash", _nothing))
+        for module in (commit, commit_log, restore_checks, dense_document):
             patches.enter_context(patch.object(module, "unseal", _fields))
         yield
 
