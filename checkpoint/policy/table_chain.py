@@ -128,8 +128,13 @@ def _adapted(policy: Adaptive, chain: TableChain, cost: IoCost, rows: Population
     if not chain.ages:
         # Parts would otherwise come of age together; half a period late is as dear as half a period early.
         return Decision(range(parts), _same(chain, is_hot=False), credit=-parts / 2)
-    solution = solve(cost, rows, longest=policy.max_chain + 1, most_records=most_records)
+    # Bases of the first period come up to half a period late.
+    longest = max(1, (policy.max_chain + 1) * 2 // 3)
+    solution = solve(cost, rows, longest=longest, most_records=most_records)
     credit = min(float(parts), chain.credit + parts / solution.period)
+    num_overdue = sum(age >= policy.max_chain for age in chain.ages)
+    if num_overdue:  # a job is restarted again and again, which forgets the credit
+        credit = max(credit, num_overdue)
     base = _oldest(chain.ages, math.floor(credit + 1e-9))
     is_hot = np.empty((parts, NUM_VALUES), np.bool_)
     for part, age in enumerate(chain.ages):

@@ -261,7 +261,7 @@ class PolicyWorld:
 
 
 def random_policy(rng: random.Random) -> Policy:
-    chain = rng.randint(1, 6)
+    chain = rng.randint(1, 12)
     policies: list[Policy] = [
         Full(),
         Incremental(chain),
@@ -286,6 +286,6 @@ def live_through(
     for _ in range(num_checkpoints):
         world.train(rng.randrange(6))
         world.checkpoint(fails=rng.random() < 0.3, events_in_flight=rng.randrange(4))
-        if rng.random() < 0.15:
+        if rng.random() < 0.25:
             world.restart(rng.randint(1, 3), back=rng.choice([0, 0, 1, 2]), num_parts=parts)
     return world

@@ -96,13 +96,13 @@ def test_adaptive_costs_less_than_every_fixed_policy(kind: str) -> None:
     rows = trace(kind, 4000, 150)
     fixed = fixed_policies([2, 3, 4, 5, 6, 8, 10, 12, 16, 20])
     totals = {name: simulate(rows, 4000, policy, COST, 0.03).total(WEIGHT) for name, policy in fixed.items()}
-    assert simulate(rows, 4000, Adaptive(63), COST, 0.03).total(WEIGHT) < min(totals.values())
+    assert simulate(rows, 4000, Adaptive(95), COST, 0.03).total(WEIGHT) < min(totals.values())
 
 
 def test_a_base_in_parts_makes_no_spike() -> None:
     """After the first base no save of adaptive is half as large as the table; incremental writes it whole."""
     rows = trace("zipf", lookups_per_row=0.2)
-    assert simulate(rows, 2000, Adaptive(63), COST, 0.03).largest < 0.5 * 2000
+    assert simulate(rows, 2000, Adaptive(95), COST, 0.03).largest < 0.5 * 2000
     assert simulate(rows, 2000, Incremental(9), COST, 0.03).largest == 2000
 
 
@@ -113,7 +113,7 @@ def test_a_lost_row_stops_the_simulation(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(policy_simulation, "plan_table", forgetful)
     with pytest.raises(ThresholdMissed, match="are not read back as trained"):
-        simulate(trace("zipf"), 2000, Adaptive(63), COST, 0.0)
+        simulate(trace("zipf"), 2000, Adaptive(95), COST, 0.0)
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -69,11 +71,15 @@ def test_check_n_run_begins_a_cycle_when_the_last_one_cost_the_average() -> None
 
 
 def test_a_base_of_adaptive_is_spread() -> None:
-    """Every part has its turn within a period, none twice, and no checkpoint has more than its share and one."""
-    period = decide(Adaptive(63), TableChain(ages=(1,), base_seqs=(1,)), COST, rows(0.02)).solution
+    """Every part has its turn within a period, none twice, and no checkpoint has more than its share and one.
+
+    The first of 16 parts waits for half a period and its share, which is a sixteenth.
+    """
+    period = decide(Adaptive(95), TableChain(ages=(1,), base_seqs=(1,)), COST, rows(0.02)).solution
     assert period is not None
-    found = bases(Adaptive(63), 6 * period.period, p=0.02, num_parts=16)
+    found = bases(Adaptive(95), 6 * period.period, p=0.02, num_parts=16)
     assert max(len(base) for base in found[1:]) <= -(-16 // period.period) + 1
+    assert next(seq for seq, base in enumerate(found) if seq and base) == -(-9 * period.period // 16)
     settled = found[2 * period.period : 3 * period.period]
     turns = [part for base in settled for part in base]
     assert len(turns) == pytest.approx(16, abs=2)
@@ -84,11 +90,25 @@ def test_parts_of_one_base_are_neighbours() -> None:
     assert all(base.step == 1 and base.stop <= 16 for base in bases(Adaptive(5), 60, p=0.3, num_parts=16))
 
 
+@pytest.mark.parametrize("restarts_every", [3, 7, 1000])
+@pytest.mark.parametrize("num_parts", [1, 16])
+def test_no_part_of_adaptive_has_a_longer_chain_than_it_may(restarts_every: int, num_parts: int) -> None:
+    """Of rows that hardly change, bases would hardly be worth it; a restart forgets how far the next one is."""
+    policy, longest = Adaptive(max_chain=12), 0
+    chain = TableChain(bounds=tuple(range(1, num_parts)))
+    for seq in range(1, 100):
+        chain = chain.after(decide(policy, chain, COST, rows(1e-6)), seq, 0.0)
+        longest = max(longest, *chain.ages)
+        if seq % restarts_every == 0:
+            chain = replace(chain, ages=(max(chain.ages),) * num_parts, credit=0.0)
+    assert longest == 12 if restarts_every < 1000 else longest <= 12
+
+
 def test_a_row_is_hot_if_its_odds_are_above_what_the_rest_of_the_period_asks() -> None:
     odds = np.linspace(0, 1, NUM_VALUES)
     population = Population(odds, np.where(odds < 0.2, 1e5, 10))
     chain = TableChain(bounds=(10,), ages=(1, 4), base_seqs=(5, 2))
-    decision = decide(Adaptive(63), chain, COST, population)
+    decision = decide(Adaptive(95), chain, COST, population)
     assert decision.solution is not None
     period = decision.solution.period
     assert period > 6
@@ -100,9 +120,9 @@ def test_a_row_is_hot_if_its_odds_are_above_what_the_rest_of_the_period_asks() -
 
 def test_a_write_limit_makes_periods_longer() -> None:
     chain = TableChain(ages=(1,), base_seqs=(1,))
-    free = decide(Adaptive(63), chain, COST, rows(0.1)).solution
+    free = decide(Adaptive(95), chain, COST, rows(0.1)).solution
     assert free is not None
-    tight = decide(Adaptive(63), chain, COST, rows(0.1), most_records=0.9 * free.records_per_interval).solution
+    tight = decide(Adaptive(95), chain, COST, rows(0.1), most_records=0.9 * free.records_per_interval).solution
     assert tight is not None
     assert tight.period > free.period
     assert tight.records_per_interval <= 0.9 * free.records_per_interval * 1.000001
