@@ -86,6 +86,7 @@ def test_rows_of_many_small_files_become_few_segments(folder: Path) -> None:
     assert [table.num_rows for table in commit.tables] == [table.num_rows for table in source.tables]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("range_ids", [16, 100, 1000])
 def test_live_rows_are_found_a_range_of_ids_at_a_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch, range_ids: int

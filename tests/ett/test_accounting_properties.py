@@ -271,6 +271,7 @@ def _cut_logs(blobs: dict[str, bytes], cuts: Callable[[bytes], Sequence[int]]) -
 
 @settings(quick, max_examples=150)
 @given(case=jobs())
+@pytest.mark.slow
 def test_the_sweep_agrees_with_asking_the_rules_at_every_instant(
     case: dict[str, Any], case_log: CaseLog, naive_job: Any
 ) -> None:

@@ -137,6 +137,7 @@ def test_spans_of_every_case_tile_it_exactly(case_id: str, case_log: CaseLog) ->
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=_random_jobs())
+@pytest.mark.slow
 def test_spans_of_any_job_tile_it_exactly(case: Any, case_log: CaseLog) -> None:
     check_invariants(account_of(case, case_log))
 

@@ -51,6 +51,7 @@ def job_of(folder: Path, *, in_columns: bool = True) -> JobAccount:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_makes_a_piece_once_at_most(
     view: str, folders: dict[int, Path], monkeypatch: pytest.MonkeyPatch
@@ -90,6 +91,7 @@ def test_sums_of_records_look_at_the_pieces_of_their_interval_alone(folders: dic
     assert {reason: sum(found.get(reason, 0) for found in each) for reason in whole} == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_of_columns_is_that_of_records(view: str, folders: dict[int, Path]) -> None:
     columns, records = (job_of(folders[8_000], in_columns=which) for which in (True, False))

@@ -50,6 +50,7 @@ class Model:
 
 @BOTH
 @given(changes=CHANGES)
+@pytest.mark.slow
 def test_it_answers_like_a_dictionary_after_any_inserts_and_erasures(
     new_index: NewIndex, changes: list[tuple[str, list[int]]]
 ) -> None:
@@ -67,6 +68,7 @@ def test_it_answers_like_a_dictionary_after_any_inserts_and_erasures(
 
 
 @BOTH
+@pytest.mark.slow
 def test_many_ids_are_found_after_growing_erasing_and_growing_again(new_index: NewIndex) -> None:
     index = new_index()
     ids = np.random.default_rng(1).permutation(200_000).astype(np.int64) * 8

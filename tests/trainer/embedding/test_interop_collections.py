@@ -20,6 +20,7 @@ from ett.trainer import (
 )
 from ett.trainer.interop import from_torchrec, to_torchrec
 
+pytestmark = pytest.mark.slow  # torchrec takes ten seconds to import
 BAGS = [
     EmbeddingBagConfig(40, 8, "a", feature_names=["f1", "f3"]),
     EmbeddingBagConfig(30, 4, "b", feature_names=["f2"], pooling=PoolingType.MEAN),

@@ -55,7 +55,7 @@ def test_copies_are_as_large_as_the_last_exchanges_were() -> None:
     cache = RowsCache(below, 50_000, DEVICE, ferried=True)
     assert cache._ferry is not None
     sizes = []
-    for now in range(1, 80):
+    for now in range(1, 60):
         drawn = torch.arange(now * 100, now * 100 + 300, device=DEVICE)
         rows, short = segments_of(drawn), torch.zeros(1, dtype=torch.int64, device=DEVICE)
         found_before = cache._ferry.rooms()

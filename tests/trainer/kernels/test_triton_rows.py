@@ -79,6 +79,7 @@ def test_pooling_adds_in_the_order_of_positions_to_the_bit(
     torch.testing.assert_close(expected, plain, rtol=0, atol=2 * 5 * (most + 1) ** 2 * 2**-24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(("lengths", "dim"), [*BATCHES, ([3, CHUNK**2 + 2 * CHUNK, 5], 4)])
 def test_gradients_of_a_row_are_summed_in_chunks_to_the_bit(
@@ -116,6 +117,7 @@ def check_sums(batch: Batch, device: torch.device) -> None:
     assert torch.equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
 def test_a_wrong_batch_updates_no_row(optimizer: RowOptimizer, device: torch.device) -> None:
     from ett.trainer.kernels import triton_update
@@ -177,6 +179,7 @@ def test_elements_that_are_not_finite_are_counted(count: int, device: torch.devi
         assert report.tolist() == [2 * len({count // 2, count - 1}), 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
 @pytest.mark.parametrize(("lengths", "dim"), [([1, 4, 0, 2], 24), ([3, CHUNK + 9, 2], 16)])
 def test_an_update_is_the_optimizers_of_the_host(

@@ -150,13 +150,16 @@ def vars_of(rows: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("config", [CONFIG, BAGS], ids=["one id", "bags"])
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize(
+    "world_size", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_no_bit_depends_on_the_depth(on_ranks: OnRanks, world_size: int, config: TrainerConfig) -> None:
     expected = on_ranks(world_size, lambda c: trained(c, 0, config=config))
     for depth in DEPTHS:
         assert on_ranks(world_size, lambda c, depth=depth: trained(c, depth, config=config)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [{"dense": {"precision": "bfloat16"}}, {"train": {"accumulate": 3}}])
 def test_no_bit_depends_on_the_depth_in_bfloat16_or_where_gradients_accumulate(
     on_ranks: OnRanks, parts: dict[str, Any]
@@ -167,6 +170,7 @@ def test_no_bit_depends_on_the_depth_in_bfloat16_or_where_gradients_accumulate(
     assert expected != on_ranks(2, lambda c: trained(c, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [{"max_rows": 12, "when_full": "lru"}, {"ttl_updates": 3}, {"admit_after": 2}])
 def test_no_bit_depends_on_the_depth_where_rows_come_and_go(on_ranks: OnRanks, rules: dict[str, Any]) -> None:
     config = replace(CONFIG, sparse=replace(CONFIG.sparse, **rules))
@@ -174,6 +178,7 @@ def test_no_bit_depends_on_the_depth_where_rows_come_and_go(on_ranks: OnRanks, r
     assert on_ranks(2, lambda c: trained(c, 4, config=config)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("whole", "num_rows"), [(CONFIG, BATCH), (BAGS, 2 * BATCH)], ids=["one id", "bags"])
 def test_no_bit_depends_on_the_depth_over_the_smallest_cache(
     on_ranks: OnRanks, tmp_path: Path, whole: TrainerConfig, num_rows: int
@@ -267,6 +272,7 @@ def permuted(batch: Any, collectives: Collectives) -> Any:
     return SmallBatch(labels, dense, taken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 2])
 def test_samples_may_train_on_other_ranks(on_ranks: OnRanks, depth: int) -> None:
     config = replace(CONFIG, model=replace(CONFIG.model, dropout=0.0))
@@ -342,6 +348,7 @@ def test_rows_are_guarded_before_they_change(on_ranks: OnRanks, depth: int, rule
 
 @given(moves=st.lists(st.booleans(), max_size=40), seed=st.integers(0, 99), depth=st.integers(1, 4))
 @settings(max_examples=60)
+@pytest.mark.slow
 def test_any_order_of_announcing_and_training_reads_what_was_written_before(
     moves: list[bool], seed: int, depth: int
 ) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+import pytest
 import torch
 
 from ett.trainer.sparse.tiers.arena import Arena
@@ -24,6 +25,7 @@ def test_rows_stay_and_new_ones_are_zero() -> None:
     assert int(arena.rows.sum()) == 300_000
 
 
+@pytest.mark.slow
 def test_growth_holds_nothing_twice_and_takes_no_memory_ahead() -> None:
     arena = Arena(256, torch.float32)
     arena.reserve(100_000)

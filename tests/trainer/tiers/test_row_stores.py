@@ -48,6 +48,7 @@ def test_a_store_answers_as_a_dict_does(open_store: OpenStore, seed: int) -> Non
 
 
 @every_store
+@pytest.mark.slow
 def test_more_rows_than_one_step_holds_come_back(open_store: OpenStore) -> None:
     store = open_store("weights", ROW_BYTES)
     ids = np.arange(30_000) * -7
