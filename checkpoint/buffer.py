@@ -53,7 +53,7 @@ def open_buffered_epoch(
         if restored is None or _is_in(known, restored):
             epoch = open_epoch(store.remote, restored, job=job, world_size=world_size, clock=clock)
             _forget_records(store.local, None)
-            store.local.create(commit_name(epoch.seq), store.remote.read(commit_name(epoch.seq)))
+            CommitLog(store.local).append(CommitLog(store.remote).read(epoch.seq))
             return epoch, False
         newest = max([0, *known, *damaged])
         number = 1 + max([restored.epoch, *(commit.epoch for commit in known.values())])

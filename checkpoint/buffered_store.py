@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
-from ett.checkpoint.commit import Commit, parse_commit
+from ett.checkpoint.commit import Commit
+from ett.checkpoint.commit_log import read_commit
 from ett.checkpoint.incarnation import life_of
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.store import Entry, ObjectReader, Store
@@ -102,7 +103,7 @@ def has(store: Store, name: str) -> bool:
 
 def _record(store: Store, name: str) -> Commit | None:
     try:
-        return parse_commit(store.read(name), name)
+        return read_commit(store, name)
     except (FileNotFoundError, CorruptState):
         return None
 

@@ -58,7 +58,7 @@ class BufferedTier:
                 clock=self._clock,
             )
             sweep_orphans(self.reading.remote, epoch.epoch, frozenset(live))
-            manifest = self.local.read(commit_name(epoch.seq)).decode()
+            manifest = CommitLog(self.local).read(epoch.seq).to_bytes().decode()
             return {"epoch": asdict(epoch), "is_pending": is_pending, "manifest": manifest}
 
         live = {file.path for file in restored.stored_files()} if restored else set()

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import xxhash
 
-from ett.checkpoint.canonical_json import canonical_json, seal, unseal
+from ett.checkpoint.canonical_json import Json, canonical_json, seal, unseal
 from ett.checkpoint.dense_entry import DenseEntry
 from ett.checkpoint.digest import ColumnGroup
 from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.table_segments import TABLE_KINDS, TableFile, TableSpec
 from ett.errors import ConfigError, CorruptState
 
-MAJOR, MINOR = 1, 2
-# What a reader must know to read a commit: segments; every row in a base, or also what changed since; and the dense
-# state as torch.distributed.checkpoint writes it, where it is not a segment.
-SEGMENTS, FULL, CHAIN, DENSE_FILES = "seg.v1", "full.v1", "hotcold.v1", "dense.dcp.v1"
-KNOWN_FEATURES = (FULL, CHAIN, SEGMENTS, DENSE_FILES)
-MIN_READER = {FULL: "1.0", CHAIN: "1.1", DENSE_FILES: "1.2"}
+MAJOR, MINOR = 1, 3
+# What a reader must know to read a commit: segments; every row in a base, or also what changed since; the dense state
+# as torch.distributed.checkpoint writes it, where it is not a segment; and lists of files beside the record.
+SEGMENTS, FULL, CHAIN, DENSE_FILES, FILE_LISTS = "seg.v1", "full.v1", "hotcold.v1", "dense.dcp.v1", "filelists.v1"
+KNOWN_FEATURES = (FULL, CHAIN, SEGMENTS, DENSE_FILES, FILE_LISTS)
+MIN_READER = {FULL: "1.0", CHAIN: "1.1", DENSE_FILES: "1.2", FILE_LISTS: "1.3"}
 
 CommitType = Literal["base", "delta", "rewrite", "epoch_open"]
+ReadList = Callable[[StoredFile], Json]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +94,7 @@ class Commit:
     dense: DenseEntry | None  # None: a fresh start
     fragments: tuple[StoredFile, ...]
     opened_seq: int | None = None  # the commit that opened its writer's epoch; None: of an ett before 1.1
+    lists: tuple[StoredFile, ...] = ()  # that name the tables' files, where the record does not (file_lists.py)
     policy: str = "full"  # what decides which rows a save writes
     stats: dict[str, float] = field(default_factory=dict)
 
@@ -110,7 +113,7 @@ class Commit:
         """Return every live file of this commit; collection is a union of these."""
         files = [file.stored for table in self.tables for file in table.files]
         dense = [file.stored for file in self.dense.files] if self.dense else []
-        return [*files, *dense, *self.fragments]
+        return [*files, *dense, *self.fragments, *self.lists]
 
     @property
     def num_bytes(self) -> int:
@@ -150,9 +153,13 @@ class Commit:
         """Return what a reader must know; the last one decides how new it must be."""
         is_chain = any(file.identity.kind != "base" for table in self.tables for file in table.files)
         needed = [SEGMENTS, CHAIN if is_chain else FULL]
-        return [*needed, DENSE_FILES] if self.dense and self.dense.dcp_version else needed
+        needed += [DENSE_FILES] if self.dense and self.dense.dcp_version else []
+        return needed + [FILE_LISTS] * bool(self.lists)
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, *, with_files: bool = True) -> bytes:
+        """Return the manifest; without files, as it is stored beside its lists."""
+        tables = [table.as_json() | ({} if with_files else {"files": []}) for table in self.tables]
+        lists = {"file_lists": [stored.as_json() for stored in self.lists]} if self.lists else {}
         return seal(
             {
                 "format": "rckpt",
@@ -179,10 +186,11 @@ class Commit:
                 "base_seq": self.base_seq,
                 "chain_len": self.chain_len,
                 "chain_bytes": self.chain_bytes(),
-                "tables": [table.as_json() for table in self.tables],
+                "tables": tables,
                 "dense": self.dense.as_json() if self.dense else None,
                 "fragments": [fragment.as_json() for fragment in self.fragments],
                 "stats": self.stats,
+                **lists,
             }
         )
 
@@ -192,9 +200,10 @@ class Commit:
         return self.dense.identity.seq_parent + 1 if self.dense else self.seq
 
 
-def parse_commit(data: bytes, name: str) -> Commit:
+def parse_commit(data: bytes, name: str, read_list: ReadList | None = None) -> Commit:
     """Return the commit that a manifest's bytes hold.
 
+    Args: read_list: returns the content of a list of files, verified; None where the manifest has the files itself.
     Raises: CorruptState: any byte is not as written, or the manifest stands under another's name.
         ConfigError: a version or feature that this ett does not know.
     """
@@ -204,6 +213,10 @@ def parse_commit(data: bytes, name: str) -> Commit:
     _refuse_newer(fields, name)
     if name != commit_name(fields["seq"]):
         raise CorruptState(f"{name} holds commit {fields['seq']}", do="restore another commit")
+    lists = tuple(StoredFile.from_json(entry) for entry in fields.get("file_lists", []))
+    if read_list is not None:
+        _add_files(fields["tables"], (read_list(stored) for stored in lists))
+    assert not lists or any(table["files"] for table in fields["tables"]), "a stored record, without its lists"
     return Commit(
         seq=fields["seq"],
         parent_seq=fields["parent_seq"],
@@ -221,9 +234,17 @@ def parse_commit(data: bytes, name: str) -> Commit:
         tables=tuple(TableEntry.from_json(entry) for entry in fields["tables"]),
         dense=DenseEntry.from_json(fields["dense"]) if fields["dense"] else None,
         fragments=tuple(StoredFile.from_json(entry) for entry in fields["fragments"]),
+        lists=lists,
         policy=fields["policy"],
         stats=fields["stats"],
     )
+
+
+def _add_files(tables: list[Json], lists: Iterable[Json]) -> None:
+    of_table = {table["id"]: table["files"] for table in tables}
+    for document in lists:
+        for part in document["tables"]:
+            of_table[part["id"]] += part["files"]
 
 
 def _refuse_newer(fields: dict[str, Any], name: str) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from ett.checkpoint.canonical_json import seal, unseal
 from ett.checkpoint.commit import MAJOR, MINOR, Commit, commit_name, parse_commit
+from ett.checkpoint.file_lists import split
+from ett.checkpoint.restore_checks import read_fragment
 from ett.checkpoint.store import Store
 from ett.errors import ConfigError, Conflict, CorruptState, Unreachable
 
@@ -30,10 +32,9 @@ class CommitLog:
         """Return a commit. Raises: CorruptState: missing or damaged; ConfigError: of a newer format."""
         name = commit_name(seq)
         try:
-            data = self.store.read(name)
+            return read_commit(self.store, name)
         except FileNotFoundError as err:
             raise CorruptState(f"{name} is missing under {self.store.uri}") from err
-        return parse_commit(data, name)
 
     def read_all(self) -> tuple[dict[int, Commit], dict[int, CorruptState]]:
         """Return the readable commits and the errors of the damaged ones, both by number."""
@@ -43,19 +44,24 @@ class CommitLog:
             # One that goes between the list and the read was collected by the job that owns the folder.
             with suppress(FileNotFoundError):
                 try:
-                    commits[seq] = parse_commit(self.store.read(commit_name(seq)), commit_name(seq))
+                    commits[seq] = read_commit(self.store, commit_name(seq))
                 except CorruptState as err:
+                    self.store.size(commit_name(seq))  # its lists go after it
                     damaged[seq] = err
         return commits, damaged
 
-    def append(self, commit: Commit) -> None:
-        """Create a commit: the instant at which it exists.
+    def append(self, commit: Commit) -> Commit:
+        """Create a commit, the instant at which it exists, and return it as it is stored: with its lists of files.
 
         Raises: Conflict: the number is taken, or was: a newer incarnation of the job has opened the folder.
         """
         name = commit_name(commit.seq)
+        commit, record, lists = split(commit)
+        for path, data in lists.items():
+            with suppress(FileExistsError):  # named by its hash: of the commit that this one repeats
+                self.store.create(path, data)
         try:
-            self.store.create(name, commit.to_bytes())
+            self.store.create(name, record)
         except (FileExistsError, Unreachable) as err:
             # The answer may have been lost after the commit was made: what lies there decides, not the answer.
             taken = self._read_if_there(commit.seq)
@@ -67,12 +73,21 @@ class CommitLog:
         newer = self._read_if_there(newest) if newest > commit.seq else None
         if newer is not None and newer.overtakes(commit.seq, commit.epoch):
             raise fenced(commit, newer)  # what was made is void: line_of_history knows it by the same rule
+        return commit
 
     def _read_if_there(self, seq: int) -> Commit | None:
         try:
-            return parse_commit(self.store.read(commit_name(seq)), commit_name(seq))
+            return read_commit(self.store, commit_name(seq))
         except (FileNotFoundError, CorruptState):
             return None
+
+
+def read_commit(store: Store, name: str) -> Commit:
+    """Return a commit and, where they lie beside it, its lists of files.
+
+    Raises: FileNotFoundError: there is no such record. CorruptState: it or a list is damaged. ConfigError: newer.
+    """
+    return parse_commit(store.read(name), name, lambda stored: read_fragment(store, stored))
 
 
 def fenced(ours: Commit, taken: Commit | None) -> Conflict:

@@ -90,11 +90,10 @@ def compact(store: Store, plan: Compaction, clock: Clock | None = None, watch: W
             check_unmoved(store, plan)  # a start of the job sweeps what is written here: then that is why
             raise
         try:
-            CommitLog(store).append(rewrite)
+            return CommitLog(store).append(rewrite)
         except Conflict as err:
             _discard(store, written)
             raise _moved(store, rewrite.seq) from err
-    return rewrite
 
 
 def check_unmoved(store: Store, plan: Compaction) -> None:
@@ -130,6 +129,7 @@ def _write(store: Store, plan: Compaction, written: list[str], clock: Clock) -> 
         created=created_now(clock),
         writer_version=writer_version(),
         tables=tuple(tables),
+        lists=(),
         stats={"rewrite_s": round((clock.mono_ns() - began_ns) / 1e9, 6)},
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ett.checkpoint.commit import Commit, commit_name
+from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history, prepare_folder
 from ett.checkpoint.local_store import LocalStore
@@ -98,7 +98,7 @@ def _copy(source: Store, target: LocalStore, commit: Commit, fallback_from: int 
         raise
     target.sync(names)
     prepare_folder(target)
-    target.create(commit_name(commit.seq), commit.to_bytes())
+    CommitLog(target).append(commit)
     return ExportedCommit(
         path=target.root,
         seq=commit.seq,

@@ -168,8 +168,7 @@ def _commit(place: SavePlace, epoch: Epoch, plan: Json, parts: list[Json], began
     if place.is_shared:
         for file in commit.stored_files():
             _check_seen(place.store, file)
-    CommitLog(place.store).append(commit)
-    return commit.to_bytes().decode()
+    return CommitLog(place.store).append(commit).to_bytes().decode()
 
 
 def _check_seen(store: Store, file: StoredFile) -> None:

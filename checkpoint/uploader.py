@@ -174,7 +174,7 @@ class Uploader:
         """Return the files that this rank sends: its own, and those of ranks that a smaller world does not have."""
         tables = [(file.identity.writer, file.stored) for table in commit.tables for file in table.files]
         dense = [(file.writer, file.stored) for file in commit.dense.files] if commit.dense else []
-        files = [*tables, *dense, *enumerate(commit.fragments)]
+        files = [*tables, *dense, *enumerate(commit.fragments), *((0, stored) for stored in commit.lists)]
         return [stored for writer, stored in files if writer % self._world_size == self._rank]
 
     def _run(self) -> None:

@@ -76,7 +76,15 @@ def read_dense_segment(folder: Path, file: dict[str, Any]) -> dict[str, tuple[st
 
 def read_tables(folder: Path, commit: dict[str, Any]) -> dict[tuple[str, int], bytes]:
     """Return (table, id) -> bytes of weight and states."""
-    assert set(commit["features_required"]) <= {"seg.v1", "full.v1", "hotcold.v1", "dense.dcp.v1"}
+    assert set(commit["features_required"]) <= {"seg.v1", "full.v1", "hotcold.v1", "dense.dcp.v1", "filelists.v1"}
+    for listed in commit.get("file_lists", []):
+        data = (folder / listed["path"]).read_bytes()
+        assert (len(data), xxhash.xxh3_128(data).hexdigest()) == (listed["bytes"], listed["xxh3_128"])
+        document = json.loads(data)
+        check_seal(data, document)
+        for part in document["tables"]:
+            (table,) = (table for table in commit["tables"] if table["id"] == part["id"])
+            table["files"] += part["files"]
     rows: dict[tuple[str, int], bytes] = {}
     for table in commit["tables"]:
         widths = [table["dim"] * ITEM_BYTES[table["weight_dtype"]]]

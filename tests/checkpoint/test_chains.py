@@ -147,7 +147,7 @@ def test_a_manifest_lists_every_live_file_of_its_chain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "newer", [{"min_reader": "1.3"}, {"min_reader": "2.0"}, {"features_required": ["seg.v1", "zip.v9"]}, {"major": 2}]
+    "newer", [{"min_reader": "1.9"}, {"min_reader": "2.0"}, {"features_required": ["seg.v1", "zip.v9"]}, {"major": 2}]
 )
 def test_a_commit_for_newer_readers_is_refused(tmp_path: Path, newer: dict[str, object]) -> None:
     commit = commit_of(history(tmp_path, 5))

@@ -61,13 +61,13 @@ def test_a_zombie_cannot_commit_under_a_number_that_retention_has_freed(tmp_path
     save(zombie, 1)
     append = CommitLog.append
 
-    def late(self: CommitLog, commit: Commit) -> None:
+    def late(self: CommitLog, commit: Commit) -> Commit:
         if commit.step == 2:
             newer = solo(tmp_path, keep_last=1)
             newer.checkpointer.restore()
             for step in (5, 6):
                 save(newer, step)
-        append(self, commit)
+        return append(self, commit)
 
     with patch.object(CommitLog, "append", late), pytest.raises(Conflict) as raised:
         save(zombie, 2)
@@ -122,11 +122,11 @@ def test_going_back_to_a_commit_that_is_collected_meanwhile_is_refused(tmp_path:
     append = CommitLog.append
     saved: list[bool] = []
 
-    def late(self: CommitLog, commit: Commit) -> None:
+    def late(self: CommitLog, commit: Commit) -> Commit:
         if commit.type == "epoch_open" and not saved:
             saved.append(True)
             save(older, 2)
-        append(self, commit)
+        return append(self, commit)
 
     with patch.object(CommitLog, "append", late), pytest.raises(Conflict, match="step 1"):
         started(tmp_path, resume="1")
