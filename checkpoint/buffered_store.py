@@ -15,6 +15,7 @@ from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import read_commit
 from ett.checkpoint.incarnation import life_of
 from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.peers import Peers
 from ett.checkpoint.store import Entry, ObjectReader, Store
 from ett.errors import CorruptState
 
@@ -29,6 +30,7 @@ class BufferedStore:
         self.local, self.remote = local, remote
         self.uri = remote.uri
         self.has_local_commits = has_local_commits
+        self.peers: Peers | None = None  # while a commit is restored
 
     def create(self, name: str, data: bytes) -> None:
         self.remote.create(name, data)
@@ -43,10 +45,10 @@ class BufferedStore:
         self.remote.sync(names)
 
     def read(self, name: str) -> bytes:
-        return self._holder(name).read(name)
+        return self._nearest(name).read(name)
 
     def open(self, name: str) -> AbstractContextManager[ObjectReader]:
-        return self._holder(name).open(name)
+        return self._nearest(name).open(name)
 
     def size(self, name: str) -> int:
         return self._holder(name).size(name)
@@ -80,6 +82,11 @@ class BufferedStore:
         newest = next((found for name in reversed(remote) if (found := _record(self.remote, name))), None)
         local = [name for name in self.local.list("commits") if name > max(remote, default="")]
         return remote + [name for name in local if _continues(_record(self.local, name), newest)]
+
+    def _nearest(self, name: str) -> Store:
+        """Return what a file is read from: the buffer, which a peer's is brought into, before the remote folder."""
+        holder = self._holder(name)
+        return self.local if holder is self.remote and self.peers and self.peers.fetch(name) else holder
 
     def _holder(self, name: str) -> Store:
         # A commit that both hold under one number: the remote one counts, the other's writer was overtaken.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,22 +14,25 @@ from ett.checkpoint.commit import Commit, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history
 from ett.checkpoint.config import CheckpointConfig
 from ett.checkpoint.incarnation import Epoch
+from ett.checkpoint.peer_tier import peers_of
 from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
 from ett.checkpoint.retention import sweep_orphans
 from ett.checkpoint.save import SavePlace
+from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.uploader import REQUEST_S, Uploader
 from ett.errors import EttError, LostPeer
 
 
 class BufferedTier:
-    """One rank's buffer and its uploads. `before_save`, `open` and `check_copies` are collective."""
+    """One rank's buffer and its uploads. `before_save`, `open` and `copies` are collective."""
 
     def __init__(self, folder: Path, remote: SavePlace, config: CheckpointConfig) -> None:
         self.local = buffer_store(folder, remote.store.uri)
         self._ranks, self._run, self._clock = remote.ranks, remote.run, remote.clock
         self._limit_bytes, self._wait_s = config.buffer_bytes, config.buffer_wait_s
-        hosts = gather_or_raise(self._ranks, lambda: host_id(self.local))
-        self.reading = BufferedStore(self.local, remote.store, has_local_commits=len(set(hosts)) == 1)
+        self._peer_address = config.peer_address
+        self._hosts = gather_or_raise(self._ranks, lambda: host_id(self.local))
+        self.reading = BufferedStore(self.local, remote.store, has_local_commits=len(set(self._hosts)) == 1)
         self.uploader = Uploader(
             self.reading, self._ranks.rank, self._ranks.world_size, keep_last=config.keep_last, clock=self._clock
         )
@@ -39,12 +44,31 @@ class BufferedTier:
         """Return whether all ranks see one buffer; else a commit exists only when it has been uploaded."""
         return self.reading.has_local_commits
 
-    def check_copies(self, step: int | None) -> None:
-        """Look at the buffer's copies of what will be restored; damaged ones go, and the uploaded ones are read."""
+    @contextmanager
+    def copies(self, step: int | None) -> Iterator[None]:
+        """Have the buffers' copies of what will be restored at hand: those of this host, then those of other hosts.
+
+        Damaged ones go, and the uploaded ones are read.
+        """
         choice = on_rank_zero(self._ranks, lambda: self._candidate(step))
-        if choice is not None:
-            commit = parse_commit(choice["manifest"].encode(), commit_name(choice["seq"]))
-            gather_or_raise(self._ranks, lambda: drop_damaged(self.local, self.uploader.share(commit)))
+        if choice is None:
+            yield
+            return
+        commit = parse_commit(choice["manifest"].encode(), commit_name(choice["seq"]))
+        mine = self._to_check(commit)
+        gather_or_raise(self._ranks, lambda: drop_damaged(self.local, mine))
+        if self.is_shared:
+            yield
+            return
+        address = self._peer_address
+        with peers_of(self.reading, commit, mine, ranks=self._ranks, hosts=self._hosts, address=address):
+            yield
+
+    def _to_check(self, commit: Commit) -> list[StoredFile]:
+        """Return this rank's part of the files of a commit that its host's buffer has, whoever has written them."""
+        neighbours = [rank for rank, host in enumerate(self._hosts) if host == self._hosts[self._ranks.rank]]
+        here = [file for file in commit.stored_files() if (self.local.root / file.path).exists()]
+        return here[neighbours.index(self._ranks.rank) :: len(neighbours)]
 
     def open(self, restored: Commit | None) -> Epoch:
         """Fence every older life; what it had not yet uploaded of `restored` goes on being uploaded."""

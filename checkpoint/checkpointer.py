@@ -95,9 +95,9 @@ class Checkpointer:
         step = _resume_step(word)
         with self._place.run.span("restore"):
             on_rank_zero(self._place.ranks, lambda: self._refuse_foreign(is_explicit=step is not None))
-            if self._tier is not None and word != "never":
-                self._tier.check_copies(step)
-            restored = None if word == "never" else restore_newest(self._reading, self._state, step)
+            has_copies = self._tier is not None and word != "never"
+            with self._tier.copies(step) if self._tier is not None and has_copies else nullcontext():
+                restored = None if word == "never" else restore_newest(self._reading, self._state, step)
             if restored is None and word == "auto" and os.environ.get("ETT_HAS_COMMITTED"):
                 raise NoCheckpoint(
                     f"this job has committed checkpoints, and there is none under {self._reading.store.uri}",

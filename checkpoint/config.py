@@ -15,6 +15,7 @@ class CheckpointConfig:
     buffer_dir: str = ""  # local disk that a remote uri is uploaded from; "" is `buffer` in the job's folder
     buffer_bytes: int = 64 << 30  # of each rank, on their way; a save waits (and counts as stall) for room
     buffer_wait_s: float = 120.0  # longest that a save waits for that room; then it is given up, as one that failed
+    peer_address: str = ""  # of this host: others read from its buffer what they restore; "" serves nothing
     interval: str = "auto"  # "auto", "500 steps", "90s", "6m"
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
     allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder
