@@ -122,6 +122,19 @@ def test_a_host_that_is_new_reads_from_the_one_that_is_left(
     assert remote.was_read == {file.path for file in newest(remote).stored_files()} - left
 
 
+@pytest.mark.parametrize("address", ["", LOOPBACK])
+def test_damaged_copies_are_dropped_where_the_ranks_have_changed_hosts(
+    remote: Counting, hosts: list[Path], address: str
+) -> None:
+    for host in hosts:
+        for name in copies(remote, host):
+            path = folder(remote, host) / name
+            data = path.read_bytes()
+            path.unlink()
+            path.write_bytes(data[:9] + bytes([data[9] ^ 1]) + data[10:])
+    assert is_state(ran(remote, hosts[::-1], None, peer_address=address), 1)
+
+
 @pytest.mark.parametrize("harm", ["bit", "short", "long", "gone"])
 def test_what_a_peer_gives_is_hashed_on_arrival_and_read_elsewhere_if_it_is_not_the_file(
     remote: Counting, hosts: list[Path], harm: str, monkeypatch: pytest.MonkeyPatch
