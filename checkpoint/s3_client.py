@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ett.checkpoint.random_wait import random_wait
 from ett.errors import AccessDenied, ConfigError, Unreachable
 
 log = logging.getLogger(__name__)
@@ -71,12 +72,12 @@ class S3Client:
 
     async def attempt(self, send: Callable[[], Awaitable[T]], what: str) -> T:
         """Await `send()` until it raises no Transient any more. Raises: Unreachable: the attempts are used up."""
-        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
         policy = self.policy
         retrying = AsyncRetrying(
             stop=stop_after_attempt(policy.attempts),
-            wait=wait_random_exponential(multiplier=policy.first_wait_s, max=policy.longest_wait_s),
+            wait=random_wait(policy.first_wait_s, policy.longest_wait_s),
             retry=retry_if_exception_type(Transient),
             reraise=True,
         )

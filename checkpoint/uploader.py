@@ -19,7 +19,6 @@ from tenacity import (
     stop_after_delay,
     stop_any,
     stop_when_event_set,
-    wait_random_exponential,
 )
 
 from ett.checkpoint.buffered_store import BufferedStore
@@ -27,6 +26,7 @@ from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.file_hash import is_intact
 from ett.checkpoint.given_up import leave_note, read_note
+from ett.checkpoint.random_wait import random_wait
 from ett.checkpoint.restore_checks import check_size
 from ett.checkpoint.retention import retire
 from ett.checkpoint.segment import StoredFile
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 FILES_AT_ONCE = 4
 GIVE_UP_S = 3600.0  # a commit that cannot be sent for so long is given up; its files stay in the buffer
-LONGEST_WAIT_S = 30.0
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 LAST_S = 600.0  # longest that close() waits for what is on its way
 EXIT_S = 60.0  # longest that a program that never called close() is kept
 STOPPED_S = 3.0  # longest that a job that was told to stop waits for what is on its way
@@ -268,7 +268,7 @@ class Uploader:
             raise _Dropped  # nothing is begun after the end, however long the request before it took
         retrying = Retrying(
             stop=stop_any(stop_after_delay(GIVE_UP_S), stop_when_event_set(self._stop)),
-            wait=wait_random_exponential(multiplier=0.5, max=LONGEST_WAIT_S),
+            wait=random_wait(FIRST_WAIT_S, LONGEST_WAIT_S),
             retry=retry_if_exception_type(Unreachable),
             sleep=sleep_using_event(self._stop),
             before_sleep=self._warn,

@@ -10,8 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fault_proxy import FaultProxy
 from s3_servers import S3Server, moto_server
+
+from ett.checkpoint.bench.faults.fault_proxy import FaultProxy
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -109,6 +110,23 @@ def test_a_save_is_local_at_once_and_remote_when_it_has_arrived(remote: Remote, 
     elsewhere = started(remote, tmp_path / "another host")
     assert is_state(elsewhere, 1)
     die(elsewhere)
+
+
+def test_a_repeated_upload_leaves_the_generators_of_training_alone(remote: Remote, tmp_path: Path) -> None:
+    rank = started(remote, tmp_path / "ssd")
+    failures: list[str] = []
+
+    def fail_once(name: str) -> None:
+        if not failures:
+            failures.append(name)
+            raise Unreachable("for a moment")
+
+    remote.before = fail_once
+    before = random.getstate()
+    save(rank, 1)
+    rank.checkpointer.close()
+    assert failures
+    assert random.getstate() == before
 
 
 def test_what_has_arrived_is_recorded_at_the_next_step(remote: Remote, tmp_path: Path) -> None:

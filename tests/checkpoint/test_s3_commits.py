@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from checkpoint_world import Meeting, Rank, ThreadRanks, holds, raise_first, run_ranks
-from fault_proxy import Fault, FaultProxy, Request
 from s3_servers import S3Server, s3_store
 
+from ett.checkpoint.bench.faults.fault_proxy import Fault, FaultProxy, Request
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history
 from ett.checkpoint.incarnation import Epoch, open_epoch

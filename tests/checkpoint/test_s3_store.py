@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from fault_proxy import Fault, FaultProxy, Plan, Request
 from s3_servers import QUICK, S3Server, options, s3_store
 
 from ett.checkpoint import s3_store as s3_store_module
+from ett.checkpoint.bench.faults.fault_proxy import Fault, FaultProxy, Plan, Request
 from ett.checkpoint.commit_log import prepare_folder
+from ett.checkpoint.s3_client import S3Client, Transient
 from ett.checkpoint.s3_store import S3Store
 from ett.errors import AccessDenied, ConfigError, Unreachable
 
@@ -283,3 +286,17 @@ def test_a_store_that_was_used_works_in_a_fork_and_in_its_parent(moto: S3Server)
     command = [sys.executable, "-c", _FORKS, moto.url]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, timeout=60, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
+
+
+def test_a_retry_leaves_the_generators_of_training_alone() -> None:
+    """A checkpoint holds their state: a bucket that was slow once must not give another run."""
+    client, answers = S3Client("bucket", QUICK), [Transient("slow down"), Transient("slow down")]
+
+    async def send() -> str:
+        if answers:
+            raise answers.pop()
+        return "done"
+
+    before = random.getstate()
+    assert asyncio.run(client.attempt(send, "a request")) == "done"
+    assert random.getstate() == before
