@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -12,7 +13,9 @@ from ett.checkpoint import dense_files
 from ett.checkpoint.bench.faults.campaign import Campaign, CellTally, scratch_folder
 from ett.checkpoint.bench.faults.family import Cell
 from ett.checkpoint.bench.faults.faulty_store import FaultyStore
+from ett.checkpoint.bench.faults.surroundings import surroundings
 from ett.checkpoint.bench.faults.unverified import unverified
+from ett.checkpoint.bench.seaweed import find_weed
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +35,26 @@ def lost(campaign: Campaign, family: str, cell: Cell, times: int) -> int:
 
 
 @pytest.mark.slow
-def test_one_fault_of_each_kind_at_each_point_is_never_silent(campaign: Campaign) -> None:
-    tallies = campaign.run(1)
+def test_faults_at_every_sixth_point_are_never_silent(campaign: Campaign) -> None:
+    tallies = campaign.run(1, share=(2, 6))
     assert wrong(tallies) == []
-    assert len(tallies) > 300
+    assert len(tallies) > 50
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_faults_of_processes_and_of_a_real_server_are_never_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if find_weed() is None:
+        pytest.skip("there is no SeaweedFS here: make peers")
+    monkeypatch.chdir(tmp_path)
+    with scratch_folder() as scratch, surroundings(scratch) as around:
+        campaign = Campaign(7, scratch / "campaign", around)
+        tallies = campaign.run(1, share=(1, 12), families=("process", "s3"))
+    assert wrong(tallies) == []
+    assert {tally.family for tally in tallies} == {"process", "s3"}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_faults_here_and_there_are_never_silent(campaign: Campaign) -> None:

@@ -6,29 +6,32 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import random
 import shutil
 import tempfile
-import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import torch
-
-from ett.checkpoint import worker_threads
 from ett.checkpoint.bench.faults.damage_faults import DamageFaults, RotFaults
 from ett.checkpoint.bench.faults.family import Cell, Family
+from ett.checkpoint.bench.faults.kill_faults import KillFaults
 from ett.checkpoint.bench.faults.life_faults import LifeFaults
+from ett.checkpoint.bench.faults.quiet import quiet
+from ett.checkpoint.bench.faults.s3_faults import S3Faults
 from ett.checkpoint.bench.faults.save_faults import SaveFaults, StartFaults
+from ett.checkpoint.bench.faults.surroundings import Surroundings, surroundings
 from ett.checkpoint.bench.faults.verdict import OUTCOMES, Verdict, judged
-from ett.checkpoint.bench.faults.worlds import World, chain_world, fresh_world, full_world, restarted_world
-from ett.raised import raised_by
+from ett.checkpoint.bench.faults.worlds import (
+    World,
+    chain_world,
+    fresh_world,
+    full_world,
+    restarted_world,
+    single_world,
+)
 
 SHARED_MEMORY = Path("/dev/shm")
 SHOWN_PER_CELL = 3
@@ -54,12 +57,16 @@ class CellTally:
 
 
 class Campaign:
-    """The families over worlds of one seed. Args: scratch: a folder of its own, best in memory."""
+    """The families over worlds of one seed.
 
-    def __init__(self, seed: int, scratch: Path) -> None:
+    Args: scratch: a folder of its own, best in memory. around: what else it needs; None: only the families in memory.
+    """
+
+    def __init__(self, seed: int, scratch: Path, around: Surroundings | None = None) -> None:
         self._seed, self._scratch = seed, scratch
-        with self._quiet(random.Random(seed)):
-            self.families = {family.name: family for family in self._built(scratch / "worlds", scratch / "trials")}
+        with quiet(random.Random(seed)):
+            built = self._built(scratch / "worlds", scratch / "trials", around)
+            self.families = {family.name: family for family in built}
 
     def run(self, per_cell: int, *, share: tuple[int, int] = (0, 1), families: tuple[str, ...] = ()) -> list[CellTally]:
         """Inject `per_cell` faults of each cell. Args: share: (number, of how many): which cells this process does."""
@@ -69,7 +76,8 @@ class Campaign:
             if not families or family.name in families
             for cell in family.cells()
         ]
-        return [self._run_cell(family, cell, per_cell) for family, cell in cells[share[0] :: share[1]]]
+        mine = cells[share[0] :: share[1]]
+        return [tally for family, cell in mine for tally in self._run_cell(family, cell, per_cell)]
 
     def inject(self, family: Family, cell: Cell, number: int) -> Verdict:
         """Inject one fault: the same for the same seed."""
@@ -77,21 +85,23 @@ class Campaign:
         scratch = self._scratch / "fault"
         scratch.mkdir()
         try:
-            with self._quiet(chance):
+            with quiet(chance):
                 return judged(lambda: family.inject(cell, chance, scratch))
         finally:
             shutil.rmtree(scratch)
 
-    def _run_cell(self, family: Family, cell: Cell, per_cell: int) -> CellTally:
-        tally = CellTally(family=family.name, kind=cell.kind, point=cell.point)
-        for number in range(per_cell):
+    def _run_cell(self, family: Family, cell: Cell, per_cell: int) -> list[CellTally]:
+        tallies: dict[str, CellTally] = {}
+        for number in range(max(1, per_cell // family.costs)):
             verdict = self.inject(family, cell, number)
-            tally.outcomes[verdict.outcome] += 1
-            if verdict.outcome in ("silent", "crashed") and len(tally.wrong) < SHOWN_PER_CELL:
-                tally.wrong.append(f"{replay_command(family, cell, number, self._seed)}  # {verdict.why}")
-        return tally
+            for point in verdict.points or (cell.point,):
+                tally = tallies.setdefault(point, CellTally(family=family.name, kind=cell.kind, point=point))
+                tally.outcomes[verdict.outcome] += 1
+                if verdict.outcome in ("silent", "crashed") and len(tally.wrong) < SHOWN_PER_CELL:
+                    tally.wrong.append(f"{replay_command(family, cell, number, self._seed)}  # {verdict.why}")
+        return list(tallies.values())
 
-    def _built(self, worlds: Path, trials: Path) -> Iterator[Family]:
+    def _built(self, worlds: Path, trials: Path, around: Surroundings | None) -> Iterator[Family]:
         full, chain = full_world(worlds / "full", self._seed), chain_world(worlds / "chain", self._seed + 1)
         restarted = restarted_world(worlds / "restarted", self._seed + 2)
         fresh: World = fresh_world(worlds / "fresh", self._seed + 3)
@@ -100,44 +110,10 @@ class Campaign:
         yield DamageFaults([full, chain, restarted])
         yield RotFaults([full, chain])
         yield LifeFaults([full, chain])
-
-    @contextmanager
-    def _quiet(self, chance: random.Random) -> Iterator[None]:
-        """One thread, names from `chance`, no log: equal faults do equal things, and say nothing."""
-        names = random.Random(chance.random())
-
-        def new_uuid() -> uuid.UUID:
-            return uuid.UUID(int=names.getrandbits(128), version=4)
-
-        with ExitStack() as patches:
-            patches.enter_context(patch.object(uuid, "uuid4", new_uuid))
-            patches.enter_context(patch.object(worker_threads, "MOST_THREADS", 1))
-            patches.enter_context(patch.object(worker_threads, "ThreadPoolExecutor", _NoThreads))
-            threads, level = torch.get_num_threads(), logging.root.manager.disable
-            patches.callback(torch.set_num_threads, threads)
-            patches.callback(logging.disable, level)
-            torch.set_num_threads(1)
-            logging.disable(logging.CRITICAL)
-            yield
-
-
-class _NoThreads:
-    """An executor that does its work at once, in the calling thread."""
-
-    def __init__(self, max_workers: int, thread_name_prefix: str = "") -> None:
-        pass
-
-    def __enter__(self) -> _NoThreads:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        return
-
-    def submit(self, work: Callable[[], None]) -> Future[None]:
-        future: Future[None] = Future()
-        raised = raised_by(work)
-        future.set_result(None) if raised is None else future.set_exception(raised)
-        return future
+        if around is not None:
+            yield KillFaults([full, chain], around, trials / "process")
+        if around is not None and around.bucket is not None:
+            yield S3Faults(around.bucket, single_world(worlds / "single", self._seed + 4))
 
 
 def replay_command(family: Family, cell: Cell, number: int, seed: int) -> str:
@@ -162,8 +138,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     with scratch_folder() as scratch:
-        campaign = Campaign(asked.seed, scratch)
-        verdict = campaign.inject(campaign.families[asked.family], Cell(asked.kind, asked.point), asked.number)
+        with surroundings(scratch) if asked.family in ("s3", "process") else nullcontext() as around:
+            campaign = Campaign(asked.seed, scratch, around)
+            verdict = campaign.inject(campaign.families[asked.family], Cell(asked.kind, asked.point), asked.number)
     print(f"{verdict.outcome} {verdict.why}")
 
 

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from ett.checkpoint.bench.faults.campaign import Campaign, scratch_folder
+from ett.checkpoint.bench.faults.surroundings import surroundings
 from ett.errors import ThresholdMissed
 
 
@@ -36,7 +37,8 @@ def in_processes(seed: int, per_cell: int) -> list[dict[str, Any]]:
 def main() -> None:
     asked = json.loads(sys.argv[1])
     with scratch_folder() as scratch:
-        tallies = Campaign(asked["seed"], scratch).run(asked["per_cell"], share=tuple(asked["share"]))
+        with surroundings(scratch) as around:
+            tallies = Campaign(asked["seed"], scratch, around).run(asked["per_cell"], share=tuple(asked["share"]))
     print(json.dumps([tally.as_json() for tally in tallies]))
 
 

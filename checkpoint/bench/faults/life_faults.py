@@ -46,6 +46,7 @@ class LifeFaults:
     """kinds: what the newer life does at one operation of the older one's save, or of its start."""
 
     name = "lives"
+    costs = 1
 
     def __init__(self, worlds: list[World]) -> None:
         self._worlds = worlds

@@ -37,6 +37,7 @@ class Oracle:
     """States by step; equal for equal seeds, in any process."""
 
     def __init__(self, seed: int, num_rows: int) -> None:
+        self.seed = seed
         self._random = np.random.default_rng(seed)
         none = np.empty(0, np.int64)
         tables = {

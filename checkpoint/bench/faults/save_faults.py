@@ -27,10 +27,11 @@ class SaveFaults:
     """A save, full or of a chain, in which one operation is hit. After an error the same process saves again."""
 
     name = "save"
+    costs = 1
 
     def __init__(self, worlds: list[World], scratch: Path) -> None:
         self._worlds = worlds
-        self._seen = [_points_of_a_save(world, scratch / str(number)) for number, world in enumerate(worlds)]
+        self._seen = [points_of_a_save(world, scratch / str(number)) for number, world in enumerate(worlds)]
 
     def cells(self) -> list[Cell]:
         points = sorted({point for seen in self._seen for point in seen})
@@ -70,6 +71,7 @@ class StartFaults:
     """A restart, or a first start, in which one operation is hit: the next one finds what was there."""
 
     name = "start"
+    costs = 1
 
     def __init__(self, worlds: list[World], scratch: Path) -> None:
         self._worlds = worlds
@@ -104,7 +106,7 @@ class StartFaults:
         )
 
 
-def _points_of_a_save(world: World, folder: Path) -> dict[str, int]:
+def points_of_a_save(world: World, folder: Path) -> dict[str, int]:
     store = FaultyStore(world.clone(folder))
     job = world.job(store)
     store.step = "1"

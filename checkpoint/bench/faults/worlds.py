@@ -10,6 +10,7 @@ from ett.checkpoint.bench.faults.fault_job import FaultJob
 from ett.checkpoint.bench.faults.oracle import Oracle
 from ett.checkpoint.incarnation import Epoch
 from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.store import Store
 
 NUM_ROWS = 24
 
@@ -27,7 +28,7 @@ class World:
     def clone(self, target: Path) -> Path:
         return linked_copy(self.folder, target)
 
-    def job(self, store: LocalStore, *, keep_last: int = 2) -> FaultJob:
+    def job(self, store: Store, *, keep_last: int = 2) -> FaultJob:
         """Return the job as it stands after its last save, over another store of a clone."""
         job = FaultJob(self.oracle, store, saves_full=not self.is_chain, keep_last=keep_last)
         job.checkpointer._epoch = self.epoch
@@ -54,6 +55,11 @@ def fresh_world(folder: Path, seed: int) -> World:
 def full_world(folder: Path, seed: int) -> World:
     """Return a folder with two full commits, and what a dead life has left."""
     return _saved(folder, seed, "ff", is_chain=False)
+
+
+def single_world(folder: Path, seed: int) -> World:
+    """Return a folder with one full commit, of few files."""
+    return _saved(folder, seed, "f", is_chain=False)
 
 
 def chain_world(folder: Path, seed: int) -> World:

@@ -1,0 +1,60 @@
+"""Processes that the kernel kills: on a real disk, at each operation of a save and at any instant, and over S3."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+from ett.checkpoint.bench.faults.family import Cell
+from ett.checkpoint.bench.faults.killed_process import ANY_INSTANT, KillOrder
+from ett.checkpoint.bench.faults.save_faults import CHANGING, points_of_a_save
+from ett.checkpoint.bench.faults.surroundings import Surroundings
+from ett.checkpoint.bench.faults.verdict import Expected, Verdict, not_injected, restored_verdict
+from ett.checkpoint.bench.faults.worlds import World, linked_copy
+from ett.checkpoint.local_store import LocalStore
+
+KIND = "SIGKILL"
+OF_S3 = f"{ANY_INSTANT} of a save to S3"
+
+
+class KillFaults:
+    """Args: trials: a new folder beside the worlds, where a save is tried."""
+
+    name = "process"
+    costs = 10
+
+    def __init__(self, worlds: list[World], around: Surroundings, trials: Path) -> None:
+        self._worlds, self._disk, self._killer, self._bucket = worlds, around.disk, around.killer, around.bucket
+        self._seen = [points_of_a_save(world, trials / str(number)) for number, world in enumerate(worlds)]
+        self._folders = [Path(shutil.copytree(world.folder, self._disk / str(n))) for n, world in enumerate(worlds)]
+
+    def cells(self) -> list[Cell]:
+        points = sorted({point for seen in self._seen for point in seen if point.endswith(CHANGING)})
+        return [Cell(KIND, point) for point in [*points, ANY_INSTANT, *([OF_S3] if self._bucket else [])]]
+
+    def inject(self, cell: Cell, chance: random.Random, scratch: Path) -> Verdict:
+        if cell.point == OF_S3:
+            return self._on_s3(chance)
+        number = chance.choice([n for n, seen in enumerate(self._seen) if cell.point in (*seen, ANY_INSTANT)])
+        world = self._worlds[number]
+        folder = linked_copy(self._folders[number], self._disk / "fault")
+        try:
+            occurrence = chance.randrange(self._seen[number].get(cell.point, 1))
+            order = KillOrder(str(folder), cell.point, occurrence, chance.getrandbits(32))
+            is_done = self._killer.kill_a_save(world, order)
+            if is_done and cell.point != ANY_INSTANT:
+                return not_injected()
+            expected = Expected(last=world.last + 1, previous=None if is_done else world.last)
+            return restored_verdict(world.oracle, LocalStore(folder), expected)
+        finally:
+            shutil.rmtree(folder)
+
+    def _on_s3(self, chance: random.Random) -> Verdict:
+        assert self._bucket is not None
+        world, prefix = self._worlds[0], f"{chance.getrandbits(64):016x}"
+        store = self._bucket.filled(prefix, world)
+        order = KillOrder(store.uri, ANY_INSTANT, 0, chance.getrandbits(32), self._bucket.url)
+        is_done = self._killer.kill_a_save(world, order)
+        expected = Expected(last=world.last + 1, previous=None if is_done else world.last)
+        return restored_verdict(world.oracle, store, expected)

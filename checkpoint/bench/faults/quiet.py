@@ -1,0 +1,59 @@
+"""Equal faults do equal things: names from a seed, one thread, no log."""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
+from unittest.mock import patch
+
+import torch
+
+from ett.checkpoint import table_reader, table_writer, verify
+
+Job = TypeVar("Job")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@contextmanager
+def quiet(chance: random.Random) -> Iterator[None]:
+    """Take names from `chance`, work in one thread, and say nothing."""
+    names = random.Random(chance.random())
+
+    def new_uuid() -> uuid.UUID:
+        return uuid.UUID(int=names.getrandbits(128), version=4)
+
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(uuid, "uuid4", new_uuid))
+        for module, name, serial in (
+            (table_writer, "in_threads", _in_turn),
+            (table_writer, "one_ahead", _not_ahead),
+            (table_reader, "in_threads", _in_turn),
+            (table_reader, "in_pipeline", _in_one_line),
+            (verify, "in_threads", _in_turn),
+        ):
+            patches.enter_context(patch.object(module, name, serial))
+        threads, level = torch.get_num_threads(), logging.root.manager.disable
+        patches.callback(torch.set_num_threads, threads)
+        patches.callback(logging.disable, level)
+        torch.set_num_threads(1)
+        logging.disable(logging.CRITICAL)
+        yield
+
+
+def _in_turn(jobs: Iterable[Job], work: Callable[[Job], Result], threads: int) -> list[Result]:
+    return [work(job) for job in jobs]
+
+
+def _in_one_line(
+    jobs: Iterable[Job], read: Callable[[Job], Iterator[Item]], work: Callable[[Item], Result]
+) -> list[Result]:
+    return [work(item) for job in jobs for item in read(job)]
+
+
+def _not_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    return items
