@@ -110,7 +110,10 @@ class LocalStore:
     def sync(self, names: list[str]) -> None:
         for folder in sorted({(self.root / name).parent for name in names}):
             with translated(folder):
-                self._sync_folder(folder)
+                try:
+                    self._sync_folder(folder)
+                except FileNotFoundError as err:
+                    raise _swept(folder) from err
 
     def read(self, name: str) -> bytes:
         with translated(self.root / name):
@@ -166,12 +169,7 @@ class LocalStore:
         except FileNotFoundError as err:  # swept: because the name was taken, or because its writer was replaced
             if final.exists():
                 raise FileExistsError(f"{final} is taken") from err
-            raise Conflict(
-                f"{final} was removed while it was written: another process has opened these checkpoints",
-                expected="one running job per checkpoint folder",
-                do="let the newer process run; this one must stop",
-                code="L008",
-            ) from err
+            raise _swept(final) from err
 
     def _make_folder(self, folder: Path) -> None:
         while not folder.is_dir():
@@ -218,6 +216,15 @@ def translated(path: Path) -> Iterator[None]:
         raise
     except OSError as err:
         raise os_failure(err, path, elsewhere="checkpoint.uri") from err
+
+
+def _swept(path: Path) -> Conflict:
+    return Conflict(
+        f"{path} was removed while it was written: another process has opened these checkpoints",
+        expected="one running job per checkpoint folder",
+        do="let the newer process run; this one must stop",
+        code="L008",
+    )
 
 
 def _is_temporary(name: str) -> bool:

@@ -40,6 +40,15 @@ def test_a_creation_that_was_swept_because_the_name_is_taken_finds_it_taken(tmp_
     assert store.read(store.makes) == b"another's"
 
 
+def test_a_folder_that_a_newer_life_has_swept_before_it_is_synced_says_so(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with store.create_stream("d/ab/uuid/t0000.seg") as file:
+        file.write(b"ours")
+    LocalStore(tmp_path).delete("d/ab/uuid/t0000.seg")
+    with pytest.raises(Conflict, match="d/ab/uuid was removed"):
+        store.sync(["d/ab/uuid/t0000.seg"])
+
+
 def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever deletes the last file of a folder removes the folder, which another may just have found there."""
     mkdir, gone = Path.mkdir, []
