@@ -12,10 +12,10 @@ import pytest
 from ett.checkpoint import dense_files
 from ett.checkpoint.bench.faults.campaign import Campaign, CellTally, scratch_folder
 from ett.checkpoint.bench.faults.family import Cell
-from ett.checkpoint.bench.faults.faulty_store import FaultyStore
 from ett.checkpoint.bench.faults.surroundings import surroundings
 from ett.checkpoint.bench.faults.unverified import unverified
 from ett.checkpoint.bench.seaweed import find_weed
+from ett.checkpoint.local_store import LocalStore
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_a_commit_whose_name_is_not_synced_is_seen(campaign: Campaign) -> None:
     """The save has returned, and after a loss of power its commit is not there."""
     cell = Cell("power", "6 save returned")
     assert lost(campaign, "save", cell, 8) == 0
-    with patch.object(FaultyStore, "sync", lambda self, names: None):
+    with patch.object(LocalStore, "sync", lambda self, names: None):
         assert lost(campaign, "save", cell, 8) > 0
 
 

@@ -126,10 +126,6 @@ class FaultyStore(LocalStore):
         with self._about_name(name), super().create_stream(name) as file:
             yield file
 
-    def sync(self, names: list[str]) -> None:
-        with self._about_name(names[0] if names else ""):
-            super().sync(names)
-
     def read(self, name: str) -> bytes:
         with translated(self.root / name):
             kind = self.operate("read", name)
@@ -178,7 +174,10 @@ class FaultyStore(LocalStore):
 
     def _fsync(self, descriptor: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        self.operate("folder sync" if path.is_dir() else "fsync")
+        if path.is_dir():
+            self.operate("folder sync", str(path.relative_to(self.root)).strip("."))
+        else:
+            self.operate("fsync")
         super()._fsync(descriptor)
         self._unsynced.synced(path)
 
