@@ -15,7 +15,7 @@ from ett.checkpoint.buffered_store import shared
 from ett.checkpoint.canonical_json import seal
 from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_log import CommitLog, states_of_history
-from ett.checkpoint.pins import holds
+from ett.checkpoint.pins import dead_leases, holds
 from ett.checkpoint.progress import Watch, unwatched
 from ett.checkpoint.restore_checks import check_files
 from ett.checkpoint.retention import delete_commits, epoch_of
@@ -103,6 +103,8 @@ def collect(store: Store, keep: Keep, plan: Collection, watch: Watch = unwatched
             do="look at the new plan, then try again",
         )
     delete_commits(store, plan.commits, plan.gone, plan.names)
+    for lease in dead_leases(store, time.time()):
+        store.delete(lease)
     store.delete(name)
 
 

@@ -49,6 +49,11 @@ def holds(store: Store, now_unix_s: float) -> list[Hold]:
     return found
 
 
+def dead_leases(store: Store, now_unix_s: float) -> list[str]:
+    """Return the names of leases whose readers are believed dead."""
+    return [entry.name for entry in store.entries("leases") if now_unix_s - entry.modified_unix_s > LEASE_S]
+
+
 def pin(store: Store, commit: Commit, name: str) -> None:
     """Keep a commit until `unpin`. Raises: Conflict: the name holds another commit; ConfigError; CorruptState."""
     if not _NAME.fullmatch(name):

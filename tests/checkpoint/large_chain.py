@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ett.checkpoint import live_rows, table_segments
+from ett.checkpoint import live_rows, segment_rows, table_segments
 from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.commit_log import CommitLog
@@ -37,7 +37,7 @@ SPEC = TableSpec(
 def shrink() -> None:
     """Have segments of 4 MiB, so that a table of some hundred MiB is as large to them as one of TiB is else."""
     table_segments.BLOCK_BYTES, table_segments.SEGMENT_BYTES = 256 << 10, 4 << 20
-    live_rows.RANGE_IDS = 1 << 16
+    live_rows.RANGE_IDS, segment_rows.READ_BYTES = 1 << 16, 1 << 20
 
 
 def make(folder: Path, num_mib: int) -> None:

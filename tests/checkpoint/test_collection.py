@@ -15,6 +15,7 @@ from checkpoint_world import FaultStore, Killed, Meeting, Rank, ThreadRanks, hol
 
 from ett.checkpoint import collection as collection_module
 from ett.checkpoint.buffered_store import BufferedStore
+from ett.checkpoint.canonical_json import seal
 from ett.checkpoint.collection import Keep, collect, plan_collection
 from ett.checkpoint.commit import commit_name
 from ett.checkpoint.commit_facts import find_commit
@@ -119,6 +120,16 @@ def test_a_commit_that_is_read_stays_until_its_reader_is_done_or_dead(saved: Pat
         assert [plan.commits[seq].step for seq in plan.gone] == [1]
     gc(saved)
     assert steps(saved) == [4]
+
+
+def test_leases_of_dead_readers_go(saved: Path) -> None:
+    store = LocalStore(saved)
+    for name in ("dead", "living"):
+        store.create(f"leases/{name}.json", seal({"document": "lease", "seq": 2, "reader": name}))
+    os.utime(saved / "leases" / "dead.json", (time.time() - LEASE_S - 60,) * 2)
+    gc(saved)
+    assert store.list("leases") == ["leases/living.json"]
+    assert steps(saved) == [1, 4]
 
 
 def test_a_reader_that_may_not_write_reads_without_a_lease(saved: Path) -> None:
