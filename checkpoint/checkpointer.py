@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 import ett
@@ -20,11 +22,13 @@ from ett.checkpoint.due import DueSteps
 from ett.checkpoint.foreign import refuse_foreign
 from ett.checkpoint.incarnation import Epoch, open_epoch
 from ett.checkpoint.interval import parse_interval
+from ett.checkpoint.policy.save_policy import parse_policy
+from ett.checkpoint.policy.table_saves import TableSaves
 from ett.checkpoint.ranks import Ranks, current_ranks, on_rank_zero
 from ett.checkpoint.restore import restore_newest
 from ett.checkpoint.retention import retire, sweep_orphans
 from ett.checkpoint.run_record import RunRecord
-from ett.checkpoint.save import SavePlace, save_full
+from ett.checkpoint.save import SavePlace, save
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.training_state import Stateful, TrainingState
@@ -79,6 +83,8 @@ class Checkpointer:
             self._tier = BufferedTier(buffer, self._place, config)
             self._reading = replace(self._place, store=self._tier.reading)
             self._place = replace(self._place, store=self._tier.local, is_shared=self._tier.is_shared)
+        policy = parse_policy(config.policy, config.max_chain)
+        self._tables = TableSaves(policy, config.policy, self._state, self._place.ranks, self._place.clock)
         self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock)
         self._epoch: Epoch | None = None
         self._failed_in_a_row = 0
@@ -105,6 +111,7 @@ class Checkpointer:
                     do="put it back or correct checkpoint.uri; to start over: --resume never",
                 )
             self._epoch = self._open(restored.commit if restored else None)
+            self._tables.begin(restored.commit if restored else None)
         if restored is None:
             self._due.start(0)
             return None
@@ -150,16 +157,17 @@ class Checkpointer:
         return commit
 
     def save(self, step: int, cursor: int) -> Commit:
-        """Save now and return the commit. Raises: as `save_full`."""
+        """Save now and return the commit. Raises: as `ett.checkpoint.save.save`."""
         if self._epoch is None:
             self._epoch = self._open_unrestored()
+            self._tables.begin(None)
         began_ns = self._place.clock.mono_ns()
         is_first = self._place.ranks.rank == 0
         with self._place.run.span("ckpt_save"):
             if self._tier is not None:
                 self._tier.before_save()
             with self._held:
-                commit = save_full(self._place, self._state, self._epoch, step, cursor)
+                commit = save(self._place, self._tables, self._epoch, step, cursor)
             if self._tier is not None:
                 self._tier.after_save(commit)
             if is_first and self._place.is_shared:
@@ -173,6 +181,17 @@ class Checkpointer:
         if is_first and stall_s > self._config.stall_budget_s:
             self._say_over_budget(commit, stall_s)
         return commit
+
+    def touched(self, table: str, ids: NDArray[np.int64] | None) -> None:
+        """Have rows saved again that were written to without the table's knowledge.
+
+        Args: ids: int64 [N], distinct, of rows that this rank has; None: all of them.
+        Raises: ConfigError: there is no such table.
+        """
+        if table not in self._state.shards:
+            known = ", ".join(sorted(self._state.shards)) or "no tables"
+            raise ConfigError(f"no table is named {table!r}", expected=f"one of: {known}")
+        self._tables.touched(table, ids)
 
     def close(self, *, wait: bool = True) -> None:
         """Wait until what was saved is uploaded, and give up the process group; no call is possible afterwards.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ett.checkpoint.interval import parse_interval
+from ett.checkpoint.policy.save_policy import parse_policy
 from ett.checkpoint.store_uri import check_uri
 from ett.errors import ConfigError
 
@@ -17,6 +19,9 @@ class CheckpointConfig:
     buffer_wait_s: float = 120.0  # longest that a save waits for that room; then it is given up, as one that failed
     peer_address: str = ""  # of this host: others read from its buffer what they restore; "" serves nothing
     interval: str = "auto"  # "auto", "500 steps", "90s", "6m"
+    # What a save writes (docs/checkpoint_policy.md): every row, or of tables that say what changes less than that.
+    policy: Literal["full", "adaptive", "incremental", "differential", "check_n_run"] = "full"
+    max_chain: int = 32  # saves between two of every row, at most
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
     allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder
     stall_budget_s: float = 2.0  # a save that holds training longer is logged and counted as over budget
@@ -24,6 +29,7 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         check_uri(self.uri)
         parse_interval(self.interval)
+        parse_policy(self.policy, self.max_chain)
         if self.buffer_bytes < 1:
             raise ConfigError(f"checkpoint.buffer_bytes is {self.buffer_bytes}", expected="at least 1")
         if not self.buffer_wait_s > 0:

@@ -1,11 +1,11 @@
-"""The full policy: every rank writes its rows and dense parts, and one create-only record makes it a commit."""
+"""A save: every rank writes rows, as the policy says, and its dense parts; one create-only record makes it a commit."""
 
 from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.canonical_json import Json, seal
@@ -16,6 +16,7 @@ from ett.checkpoint.dense_save import DenseSave, StagedDense
 from ett.checkpoint.digest import combine
 from ett.checkpoint.file_hash import stored_bytes
 from ett.checkpoint.incarnation import Epoch, check_not_fenced, created_now, new_write_id, writer_version
+from ett.checkpoint.policy.table_saves import TableSaves
 from ett.checkpoint.ranks import Ranks, gather_or_raise, on_rank_zero
 from ett.checkpoint.rng_state import rng_state
 from ett.checkpoint.run_record import RunRecord
@@ -24,7 +25,7 @@ from ett.checkpoint.sharded_tensor import has_a_box
 from ett.checkpoint.staging_area import StagingArea
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import TableFile, TableSpec
-from ett.checkpoint.table_writer import write_tables
+from ett.checkpoint.table_writer import RowsToWrite, write_tables
 from ett.checkpoint.training_state import TrainingState
 from ett.clock import Clock
 from ett.errors import ConfigError, CorruptState, EttError
@@ -45,8 +46,8 @@ class SavePlace:
     staging: StagingArea = field(default_factory=StagingArea)
 
 
-def save_full(place: SavePlace, state: TrainingState, epoch: Epoch, step: int, cursor: int) -> Commit:
-    """Write and commit everything at one step boundary; collective: every rank calls it with the same step.
+def save(place: SavePlace, tables: TableSaves, epoch: Epoch, step: int, cursor: int) -> Commit:
+    """Write and commit the state at one step boundary; collective: every rank calls it with the same step.
 
     Raises: Conflict: another process has opened these checkpoints; AccessDenied, Unreachable: a rank could not write.
         Whatever is raised is raised on every rank, and nothing visible has changed.
@@ -56,23 +57,28 @@ def save_full(place: SavePlace, state: TrainingState, epoch: Epoch, step: int, c
     if place.ranks.rank == 0:
         place.run.ckpt_begin(plan["ckpt_uuid"], step, cursor)
     place.run.at("ckpt_before_write", step)
-    dense = _stage_dense(place, state)
+    dense = _stage_dense(place, tables.state)
     written: list[str] = []
     try:
-        parts = gather_or_raise(place.ranks, lambda: _write_part(place, state, plan, dense, written))
+        what = _ToWrite(tables.rows(), dense)
+        parts = gather_or_raise(place.ranks, lambda: _write_part(place, tables, plan, what, written))
     except EttError:
+        tables.give_back()
         _discard(place.store, written)
         raise
     place.run.at("ckpt_before_commit", step)
     try:
-        text = on_rank_zero(place.ranks, lambda: _commit(place, epoch, plan, parts, began_ns))
+        text = on_rank_zero(place.ranks, lambda: _commit(place, tables, epoch, plan, parts))
     except EttError:
+        tables.give_back()
         is_unused: bool = on_rank_zero(place.ranks, lambda: _is_certainly_not_ours(place.store, plan))
         if is_unused:
             _discard(place.store, written)
         raise
     place.run.at("ckpt_after_commit", step)
-    return parse_commit(text.encode(), commit_name(plan["seq"]))
+    commit = parse_commit(text.encode(), commit_name(plan["seq"]))
+    tables.committed(commit, [part["shares"] for part in parts], (place.clock.mono_ns() - began_ns) / 1e9)
+    return commit
 
 
 def _plan(place: SavePlace, epoch: Epoch, step: int, cursor: int) -> Json:
@@ -84,6 +90,7 @@ def _plan(place: SavePlace, epoch: Epoch, step: int, cursor: int) -> Json:
         "seq": epoch.seq + 1,
         "step": step,
         "cursor": cursor,
+        "began_ns": place.clock.mono_ns(),  # by rank 0's clock
     }
 
 
@@ -105,28 +112,29 @@ def _stage_dense(place: SavePlace, state: TrainingState) -> StagedDense:
     return staged[0]
 
 
-def _write_part(
-    place: SavePlace, state: TrainingState, plan: Json, dense: StagedDense, written: list[str]
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _ToWrite:
+    rows: Sequence[RowsToWrite]
+    dense: StagedDense
+
+
+def _write_part(place: SavePlace, tables: TableSaves, plan: Json, what: _ToWrite, written: list[str]) -> Json:
     """Write this rank's segments and dense files, then its fragment, which says that they are all there."""
     rank = place.ranks.rank
-    with DenseSave(place.store, place.ranks, _identity(place, plan, "dense"), dense, written) as dense_save:
-        rows = (state.all_rows(spec) for spec in state.specs)
-        tables = [
-            TableEntry(spec=table.spec, num_rows=table.num_rows, digest=table.digest, files=table.files).as_json()
-            for table in write_tables(place.store, rows, _identity(place, plan, "base"), place.buffers, written)
-        ]
+    with DenseSave(place.store, place.ranks, _identity(place, plan, "dense"), what.dense, written) as dense_save:
+        found = write_tables(place.store, what.rows, _identity(place, plan, "base"), place.buffers, written)
+        entries, shares = tables.entries(found)
     entry = dense_save.result()
     place.store.sync(written)
     place.run.at("ckpt_after_shard_write", plan["step"])
-    part: Json = {"tables": tables, "dense": entry.as_json() if entry else None}
+    part: Json = {"tables": entries, "dense": entry.as_json() if entry else None}
     name = f"m/{plan['ckpt_uuid']}/w{rank:05d}.json"
     fragment = seal(
         {"document": "fragment", "ckpt_uuid": plan["ckpt_uuid"], "writer": rank, "rng": rng_state(), **part}
     )
     place.store.create(name, fragment)
     written.append(name)
-    return {"fragment": stored_bytes(name, fragment).as_json(), **part}
+    return {"fragment": stored_bytes(name, fragment).as_json(), "shares": shares, **part}
 
 
 def _identity(place: SavePlace, plan: Json, kind: str) -> SegmentIdentity:
@@ -141,15 +149,16 @@ def _identity(place: SavePlace, plan: Json, kind: str) -> SegmentIdentity:
     )
 
 
-def _commit(place: SavePlace, epoch: Epoch, plan: Json, parts: list[Json], began_ns: int) -> str:
+def _commit(place: SavePlace, tables: TableSaves, epoch: Epoch, plan: Json, parts: list[Json]) -> str:
     """Check what all ranks have written and append the commit; the append is the last thing that can fail."""
     check_not_fenced(CommitLog(place.store), epoch)  # a newer life may have swept the files that are counted next
-    tables = _merged_tables([part["tables"] for part in parts])
-    seconds = round((place.clock.mono_ns() - began_ns) / 1e9, 6)
+    own = _merged_tables([part["tables"] for part in parts])
+    listed = tables.listed(own, [part["shares"] for part in parts], plan["seq"])
+    seconds = round((place.clock.mono_ns() - plan["began_ns"]) / 1e9, 6)
     commit = Commit(
         seq=plan["seq"],
         parent_seq=plan["seq"] - 1,
-        type="base",
+        type="base" if all(table.digest is not None for table in listed) else "delta",
         ckpt_uuid=plan["ckpt_uuid"],
         write_id=plan["write_id"],
         epoch=epoch.epoch,
@@ -160,9 +169,10 @@ def _commit(place: SavePlace, epoch: Epoch, plan: Json, parts: list[Json], began
         cursor=plan["cursor"],
         created=created_now(place.clock),
         writer_version=writer_version(),
-        tables=tables,
+        tables=listed,
         dense=DenseEntry.from_json(parts[0]["dense"]),
         fragments=tuple(StoredFile.from_json(part["fragment"]) for part in parts),
+        policy=tables.policy_name,
         stats={"write_s": seconds},
     )
     if place.is_shared:
@@ -197,7 +207,8 @@ def _merged_tables(per_rank: list[Json]) -> tuple[TableEntry, ...]:
     for parts in zip(*entries, strict=True):
         files: list[TableFile] = [file for part in parts for file in part.files]
         rows = sum(part.num_rows for part in parts)
-        digest = combine([part.digest for part in parts if part.digest is not None])
+        digests = [part.digest for part in parts if part.digest is not None]
+        digest = combine(digests) if len(digests) == len(parts) else None
         merged.append(TableEntry(spec=parts[0].spec, num_rows=rows, digest=digest, files=tuple(files)))
     return tuple(merged)
 

@@ -42,6 +42,7 @@ class RowsToWrite:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenTable:
     spec: TableSpec
+    kind: str
     num_rows: int
     digest: str  # of the rows in these files
     files: tuple[TableFile, ...]
@@ -67,24 +68,26 @@ def write_tables(
 ) -> list[WrittenTable]:
     """Write tables, which are asked for one by one; no rows and no tombstones are no segment.
 
+    A table may come several times, with files of another kind each.
     Args: written: takes the name of every segment, also where another one fails.
     """
     seen: list[WrittenTable] = []
 
     def parts() -> Iterator[_Part]:
         for table in tables:
-            seen.append(WrittenTable(spec=table.spec, num_rows=len(table.ids), digest=combine([]), files=()))
+            empty = combine([])
+            seen.append(WrittenTable(spec=table.spec, kind=table.kind, num_rows=len(table.ids), digest=empty, files=()))
             yield from _parts(table)
 
-    def write(part: _Part) -> tuple[TableSpec, TableFile, str]:
+    def write(part: _Part) -> tuple[tuple[str, str], TableFile, str]:
         file, digest = _write_segment(store, part, identity, buffers)
         written.append(file.stored.path)
-        return part.table.spec, file, digest
+        return (part.table.spec.table_id, part.table.kind), file, digest
 
-    of_table: dict[str, list[tuple[TableFile, str]]] = {}
-    for spec, file, digest in in_threads(parts(), write, num_io_threads()):
-        of_table.setdefault(spec.table_id, []).append((file, digest))
-    return [_with_files(table, of_table.get(table.spec.table_id, [])) for table in seen]
+    of_table: dict[tuple[str, str], list[tuple[TableFile, str]]] = {}
+    for key, file, digest in in_threads(parts(), write, num_io_threads()):
+        of_table.setdefault(key, []).append((file, digest))
+    return [_with_files(table, of_table.get((table.spec.table_id, table.kind), [])) for table in seen]
 
 
 def _with_files(table: WrittenTable, files: Sequence[tuple[TableFile, str]]) -> WrittenTable:

@@ -17,7 +17,7 @@ from ett.checkpoint.sharded_tensor import copy_whole, has_a_box, is_sharded, who
 from ett.checkpoint.state_tree import decode_state, encode_state
 from ett.checkpoint.table import TableRows, TableShard
 from ett.checkpoint.table_segments import Bytes, Rows, TableSpec
-from ett.checkpoint.table_writer import RowsToWrite
+from ett.checkpoint.table_writer import Gather, RowsToWrite
 from ett.checkpoint.tensor_bytes import bytes_tensor
 from ett.errors import ConfigError, RestoreFailed
 
@@ -56,11 +56,16 @@ class TrainingState:
         ids = exported.cpu().numpy()
         if not (ids[1:] > ids[:-1]).all():
             raise ConfigError(f"table {spec.name} exported ids that do not ascend", expected="each id once, ascending")
+        return RowsToWrite(spec=spec, kind="base", ids=ids, gather=self.gatherer(spec))
+
+    def gatherer(self, spec: TableSpec) -> Gather:
+        """Return what copies rows of this rank, by their ids, ascending."""
+        shard = self.shards[spec.name]
 
         def gather(wanted: NDArray[np.int64], columns: tuple[Bytes, ...]) -> None:
             shard.gather(torch.from_numpy(wanted), _table_rows(spec, Rows(wanted, columns)))
 
-        return RowsToWrite(spec=spec, kind="base", ids=ids, gather=gather)
+        return gather
 
     def owned(self, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which ids are this rank's."""

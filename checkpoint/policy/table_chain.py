@@ -155,15 +155,21 @@ def _same(chain: TableChain, *, is_hot: bool) -> Mask:
     return np.full((chain.num_parts, NUM_VALUES), is_hot)
 
 
-def live_files(chain: TableChain, old: Sequence[TableFile], new: Sequence[TableFile]) -> tuple[TableFile, ...]:
-    """Return the files that a commit lists. Args: chain: after it. old: those of the commit before. new: its own.
+def live_files(
+    chain: TableChain, old: Sequence[TableFile], new: Sequence[TableFile], *, kept_hot_seq: int = 0
+) -> tuple[TableFile, ...]:
+    """Return the files that a commit lists.
+
+    Args: chain: after it. old: those of the commit before. new: its own. kept_hot_seq: hot files up to this commit are
+    as cold ones: the process that wrote them has ended, and nobody knows which rows the next ones would have to hold.
 
     New hot files hold every row of the old ones that no other new file has. Base files go when all of their parts have
     newer ones. Cold files go in the order of commits, when every part has a newer base: a tombstone never before a row.
     """
     oldest = min(chain.base_seqs)
     bases = [file for file in old if file.identity.kind == "base" and _is_needed(chain, file)]
-    cold = [file for file in old if file.identity.kind == "cold" and file.seq > oldest]
+    stays = {"cold": END_OF_IDS, "hot": kept_hot_seq}  # up to which commit
+    cold = [file for file in old if oldest < file.seq <= stays.get(file.identity.kind, 0)]
     return (*bases, *cold, *new)
 
 

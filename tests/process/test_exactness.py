@@ -7,6 +7,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,21 @@ def test_a_killed_and_restored_job_ends_with_the_bits_of_an_uninterrupted_one(
     assert Ended(job).metrics == whole.metrics
     assert list(whole.losses) == list(range(1, whole.last_step + 1))
     assert Ended(job).facts == whole.facts
+
+
+def test_a_job_that_saves_what_changed_ends_with_the_bits_of_one_that_saves_all(
+    job: LaunchedJob, uninterrupted: Callable[[int], Ended]
+) -> None:
+    whole = uninterrupted(2)
+    flags = ("--nproc", "2", "--set", "checkpoint.policy=adaptive", "--set", "checkpoint.interval=2 steps")
+    assert job.run(*flags, *kills(random.Random(8), 2, whole.last_step), RECIPE) == 0, job.err
+    assert [end["reason"] for end in job.ends()] == ["failed", "failed", "completed"]
+    shown = [sys.executable, "-m", "ett", "checkpoint", "show", str(job.job_dir / "checkpoints"), "--digest", "--json"]
+    facts = json.loads(subprocess.run(shown, check=True, capture_output=True).stdout)["data"]
+    assert len({file["seq"] for file in facts["chain"]}) > 1
+    assert {t["name"]: t["digest"] for t in facts["tables"]} == whole.facts["tables"]
+    assert Ended(job).losses == whole.losses
+    assert Ended(job).facts["auc"] == whole.facts["auc"]
 
 
 @pytest.mark.parametrize(

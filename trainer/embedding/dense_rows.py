@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ett.checkpoint.table import StateSpec, TableRows
+from ett.checkpoint.tracked_table import NOBODY_TRACKS, RowChanges
 from ett.trainer.sparse.hashing import Ids, RowInit
 from ett.trainer.sparse.row_optimizer import RowOptimizer, RowsOfTable
 from ett.trainer.sparse.row_sums import RowSums
@@ -39,7 +40,7 @@ class PlainRows(nn.Module):
 
 
 class DenseRows(PlainRows):
-    """Implements `ett.checkpoint.table.TableShard`; its rows change in the backward pass."""
+    """Implements `TableShard` and `TrackedTable` of `ett.checkpoint`; its rows change in the backward pass."""
 
     def __init__(
         self,
@@ -64,14 +65,31 @@ class DenseRows(PlainRows):
         self.weight_dtype = "float32"
         self.states: tuple[StateSpec, ...] = optimizer.states(dim)
         self._optimizer, self._is_exporter = optimizer, is_exporter
+        self._changes: RowChanges = NOBODY_TRACKS
+        self.register_load_state_dict_post_hook(lambda *_: self.touched(None))  # type: ignore[no-untyped-call]
         self.state_rows = {s.name: torch.zeros(len(ids), s.width, dtype=getattr(torch, s.dtype)) for s in self.states}
 
     def update(self, ids: Ids, grads: RowSums, learning_rate: float) -> None:
         """Take one optimizer step: distinct ids of this rank, int64 [N], and a sum of gradients for each."""
         rows, threads = ids - self.ids.start, torch.get_num_threads()
         table = RowsOfTable(self.weight.detach(), self.state_rows, rows, threads)
+        self._changes.updated(rows)
         self._optimizer.update_rows(table, grads, learning_rate)
         torch.autograd.graph.increment_version(self.weight)
+
+    def track(self, changes: RowChanges) -> None:
+        if self._is_exporter:
+            changes.grow(len(self.ids))
+            self._changes = changes
+
+    def touched(self, ids: Ids | None) -> None:
+        self._changes.updated(np.arange(len(self.ids)) if ids is None else ids - self.ids.start)
+
+    def num_tracked_rows(self) -> int:
+        return len(self.ids) if self._is_exporter else 0
+
+    def ids_of_slots(self, slots: Ids) -> Ids:
+        return slots + self.ids.start
 
     def begin_export(self) -> Tensor:
         return torch.arange(self.ids.start, self.ids.stop if self._is_exporter else self.ids.start)

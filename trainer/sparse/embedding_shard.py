@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ett.checkpoint.capture_hooks import NO_CAPTURE
 from ett.checkpoint.table import StateSpec, TableRows
+from ett.checkpoint.tracked_table import RowChanges
 from ett.errors import ConfigError, DataError
 from ett.trainer.sparse.hashing import Ids, RowInit, owner_key, row_owner, table_salt
 from ett.trainer.sparse.id_index import id_index
@@ -19,10 +20,11 @@ from ett.trainer.sparse.row_rules import UNBOUNDED, RowRules
 from ett.trainer.sparse.row_sums import RowSums, each_row
 from ett.trainer.sparse.sightings import Sightings
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, Tiers
+from ett.trainer.sparse.told_rows import ToldRows
 
 
 class EmbeddingShard(nn.Module):
-    """Implements `ett.checkpoint.table.TableShard` and `ett.checkpoint.capture_hooks.Capturable`.
+    """Implements `TableShard`, `TrackedTable` and `Capturable` of `ett.checkpoint`.
 
     Its storage is neither parameter nor buffer: it grows, lies in tiers, and no rank holds all of it. A row exists from
     the first update on; before, `read` computes its initial value, so looking up for evaluation adds nothing.
@@ -73,6 +75,7 @@ class EmbeddingShard(nn.Module):
         self._tombstones = id_index()
         self._lock = threading.RLock()  # of the storage: one thread may read rows while another one updates others
         self.capture = NO_CAPTURE
+        self._told: ToldRows | None = None  # once somebody tracks
 
     def __len__(self) -> int:
         """Return the number of rows that this rank holds."""
@@ -137,6 +140,8 @@ class EmbeddingShard(nn.Module):
                 rows.weights.index_copy_(0, rows.weight_slots, weights)
                 for name, state in states.items():
                     rows.states[name].index_copy_(0, rows.state_slots, state)
+        if self._told is not None:
+            self._told.updated(ids)
         if self._ledger is not None:
             self._ledger.touch(ids)
         if len(self._tombstones):
@@ -150,6 +155,23 @@ class EmbeddingShard(nn.Module):
         ids = np.sort(self._tombstones.items()[0])
         self._tombstones.clear()
         return ids
+
+    def track(self, changes: RowChanges) -> None:
+        with self._lock:
+            self._told = ToldRows(changes, self._storage.ids())
+
+    def touched(self, ids: Ids | None) -> None:
+        with self._lock:
+            if self._told is not None:
+                self._told.updated(self._storage.ids() if ids is None else ids)
+
+    def num_tracked_rows(self) -> int:
+        return len(self)
+
+    def ids_of_slots(self, slots: Ids) -> Ids:
+        assert self._told is not None
+        with self._lock:
+            return self._told.ids_of_slots(slots)
 
     def begin_export(self) -> Tensor:
         """See `TableShard`. All that exists is named, so tombstones begin anew."""
@@ -212,6 +234,8 @@ class EmbeddingShard(nn.Module):
             return
         assert self._ledger is not None
         self.capture.before_update(self.name, ids)
+        if self._told is not None:
+            self._told.evicted(ids)
         self._storage.free(ids)
         self._ledger.free(ids)
         self._tombstones.insert(ids)

@@ -1,0 +1,223 @@
+"""What a rank writes of its tables at each checkpoint, as a policy decides, and what the commit lists of them.
+
+Ranks agree on the parts that get a base; each finds by itself which of its rows are hot. A table that does not say what
+changes is written whole, every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ett.checkpoint.canonical_json import Json
+from ett.checkpoint.commit import Commit, TableEntry
+from ett.checkpoint.digest import combine
+from ett.checkpoint.policy.measured_rates import MeasuredRates, mtbf_s
+from ett.checkpoint.policy.save_policy import Adaptive, Full, Policy
+from ett.checkpoint.policy.table_chain import Decision, TableChain, decide, live_files
+from ett.checkpoint.policy.table_plan import TablePlan, plan_table
+from ett.checkpoint.policy.table_tracker import Changes, TableTracker
+from ett.checkpoint.ranks import Ranks, gather_or_raise
+from ett.checkpoint.table_segments import Ids, TableFile, TableSpec
+from ett.checkpoint.table_writer import RowsToWrite, WrittenTable
+from ett.checkpoint.tracked_table import TrackedTable
+from ett.checkpoint.training_state import TrainingState
+from ett.clock import Clock
+
+_SAMPLE = 256  # ids of a rank from which the ends of parts are chosen
+_PRIOR_INTERVAL_S = 60.0
+
+
+@dataclass(slots=True)
+class _Tracked:
+    """One table that says what changes."""
+
+    spec: TableSpec
+    shard: TrackedTable
+    tracker: TableTracker = field(default_factory=TableTracker)
+    chain: TableChain = field(default_factory=TableChain)
+    kept_hot_seq: int = 0  # hot files up to it are of an earlier life, whose hot rows nobody knows any more
+    changes: Changes | None = None
+    decision: Decision | None = None
+    plan: TablePlan | None = None
+
+
+class TableSaves:
+    """`begin` once, then for each checkpoint `rows`, and one of `committed` and `give_back`. Calls are collective."""
+
+    def __init__(self, policy: Policy, name: str, state: TrainingState, ranks: Ranks, clock: Clock) -> None:
+        self.policy_name = name
+        self.state = state
+        self._policy, self._ranks, self._clock = policy, ranks, clock
+        self._tracked: dict[str, _Tracked] = {}
+        self._live: dict[str, tuple[TableFile, ...]] = {}
+        self._rates = MeasuredRates()
+        self._began_s = self._now_s()
+        self._last_s = 0.0
+
+    def begin(self, restored: Commit | None) -> None:
+        """Follow the tables from their present state on: that of a commit, or of a fresh start."""
+        self._live = {table.spec.name: table.files for table in restored.tables} if restored else {}
+        self._tracked = {}
+        if isinstance(self._policy, Full):
+            return
+        for spec in self.state.specs:
+            shard = self.state.shards[spec.name]
+            if not isinstance(shard, TrackedTable):
+                continue
+            table = _Tracked(spec, shard)
+            shard.track(table.tracker)
+            table.tracker.restored(shard.num_tracked_rows(), np.empty(0, np.int64))
+            self._tracked[spec.name] = table
+        if restored is None:
+            return
+        bounds = self._bounds()
+        rows = {table.spec.name: table.num_rows for table in restored.tables}
+        for name, table in self._tracked.items():
+            files = self._live.get(name, ())
+            table.chain = TableChain.of_files(bounds[name], files, rows.get(name, 0))
+            table.kept_hot_seq = restored.seq
+
+    def rows(self) -> list[RowsToWrite]:
+        """Freeze what has changed, and return what goes into files: several of one table after each other."""
+        for table in self._tracked.values():
+            table.tracker.freeze()
+            table.changes = table.tracker.changes(table.shard.ids_of_slots)
+        if any(not table.chain.ages for table in self._tracked.values()):
+            bounds = self._bounds()
+            for name, table in self._tracked.items():
+                if not table.chain.ages:
+                    table.chain = TableChain(bounds=bounds[name])
+        self._decide()
+        found: list[RowsToWrite] = []
+        for spec in self.state.specs:
+            tracked = self._tracked.get(spec.name)
+            found += [self.state.all_rows(spec)] if tracked is None else self._rows_of(tracked)
+        return found
+
+    def entries(self, written: Sequence[WrittenTable]) -> tuple[list[Json], list[Json]]:
+        """Return this rank's part of each table's entry, and how many of its rows are hot and are at all."""
+        entries, shares = [], []
+        for spec in self.state.specs:
+            parts = [table for table in written if table.spec.name == spec.name]
+            tracked = self._tracked.get(spec.name)
+            is_whole = tracked is None or _is_whole(tracked)
+            num_rows = parts[0].num_rows if tracked is None else tracked.shard.num_tracked_rows()
+            files = tuple(file for part in parts for file in part.files)
+            digest = combine([part.digest for part in parts]) if is_whole else None
+            entries.append(TableEntry(spec=spec, num_rows=num_rows, digest=digest, files=files).as_json())
+            num_hot = 0 if tracked is None or tracked.plan is None else len(tracked.plan.hot)
+            shares.append([num_hot, num_rows])
+        return entries, shares
+
+    def listed(self, tables: Sequence[TableEntry], shares: Sequence[Json], seq: int) -> tuple[TableEntry, ...]:
+        """Return the tables of a commit with every file that is live after it. Args: tables: with its own files."""
+        listed = []
+        for number, table in enumerate(tables):
+            tracked = self._tracked.get(table.spec.name)
+            if tracked is None or _is_whole(tracked):
+                listed.append(table)
+                continue
+            chain = self._chain_after(tracked, number, shares, seq)
+            old = self._live[table.spec.name]
+            files = live_files(chain, old, table.files, kept_hot_seq=tracked.kept_hot_seq)
+            listed.append(replace(table, digest=None, files=files))
+        return tuple(listed)
+
+    def committed(self, commit: Commit, shares: Sequence[Json], write_s: float) -> None:
+        """Go on from a commit. Args: write_s: for how long it was written, while training waited."""
+        for number, table in enumerate(commit.tables):
+            tracked = self._tracked.get(table.spec.name)
+            if tracked is not None and tracked.plan is not None:
+                tracked.chain = self._chain_after(tracked, number, shares, commit.seq)
+                tracked.tracker.committed(tracked.plan.hot.slots)
+                tracked.changes = tracked.plan = None
+            self._live[table.spec.name] = table.files
+        new = sum(f.stored.bytes for table in commit.tables for f in table.files if f.seq == commit.seq)
+        self._rates = self._rates.after_save(num_bytes=new, write_s=write_s, stall_s=write_s)
+        self._last_s = self._now_s()
+
+    def give_back(self) -> None:
+        """Make due again what was taken for a checkpoint that is none."""
+        for table in self._tracked.values():
+            if table.tracker.is_in_flight:
+                table.tracker.give_back()
+            table.changes = table.plan = None
+
+    def touched(self, name: str, ids: Ids | None) -> None:
+        """See `TrackedTable.touched`; a table that is not tracked is written whole in any case."""
+        if name in self._tracked:
+            self._tracked[name].shard.touched(ids)
+
+    def _decide(self) -> None:
+        """Have every rank take the bases that the rank with most rows of a table would, the first of several."""
+        interval_s = self._now_s() - self._last_s if self._last_s else _PRIOR_INTERVAL_S
+        rates = replace(self._rates, mtbf_s=mtbf_s((), self._began_s, self._now_s()))
+        cost = rates.io_cost(max(interval_s, 1e-3))
+        votes = []
+        for table in self._tracked.values():
+            own = table.decision = decide(self._policy, table.chain, cost, table.tracker.counter.population())
+            votes.append([table.shard.num_tracked_rows(), own.base.start, own.base.stop, own.credit])
+        by_rank = self._ranks.gather(votes)
+        for number, table in enumerate(self._tracked.values()):
+            _, first, end, credit = max((votes[number] for votes in by_rank), key=lambda vote: int(vote[0]))
+            assert table.decision is not None and table.changes is not None
+            table.decision = replace(table.decision, base=range(first, end), credit=credit)
+            table.plan = plan_table(table.decision, table.chain, table.changes, table.tracker.counter)
+
+    def _rows_of(self, table: _Tracked) -> list[RowsToWrite]:
+        plan, gather = table.plan, self.state.gatherer(table.spec)
+        assert plan is not None
+        found = []
+        if plan.base:
+            whole = self.state.all_rows(table.spec)
+            is_in = (whole.ids >= plan.base.start) & (whole.ids <= plan.base.stop - 1)
+            found.append(replace(whole, ids=whole.ids[is_in]))
+        for kind, rows, tombstones in (("hot", plan.hot, _NONE), ("cold", plan.cold, plan.tombstones)):
+            found.append(RowsToWrite(spec=table.spec, kind=kind, ids=rows.ids, gather=gather, tombstones=tombstones))
+        return found
+
+    def _bounds(self) -> dict[str, tuple[int, ...]]:
+        """Return where each table's parts end: as many rows in each, of all ranks."""
+        parts = self._policy.parts if isinstance(self._policy, Adaptive) else 1
+        if parts == 1:
+            return dict.fromkeys(self._tracked, ())
+
+        def sample() -> Json:
+            return [_evenly(self.state.all_rows(table.spec).ids) for table in self._tracked.values()]
+
+        by_rank = gather_or_raise(self._ranks, sample)
+        return {
+            name: _ends([row_id for samples in by_rank for row_id in samples[number]], parts)
+            for number, name in enumerate(self._tracked)
+        }
+
+    def _chain_after(self, table: _Tracked, number: int, shares: Sequence[Json], seq: int) -> TableChain:
+        assert table.decision is not None
+        num_hot, num_rows = (sum(share[number][k] for share in shares) for k in range(2))
+        return table.chain.after(table.decision, seq, num_hot / max(1, num_rows))
+
+    def _now_s(self) -> float:
+        return self._clock.mono_ns() / 1e9
+
+
+_NONE: Ids = np.empty(0, np.int64)
+
+
+def _is_whole(table: _Tracked) -> bool:
+    return table.decision is not None and len(table.decision.base) == table.chain.num_parts
+
+
+def _evenly(ids: Ids) -> list[int]:
+    """Return up to _SAMPLE ids, from all places of an ascending list."""
+    at = np.linspace(0, max(0, len(ids) - 1), min(len(ids), _SAMPLE)).astype(np.int64)
+    chosen: list[int] = ids[at].tolist()
+    return chosen
+
+
+def _ends(sample: list[int], parts: int) -> tuple[int, ...]:
+    known = np.unique(np.array(sample, np.int64))
+    at = (np.arange(1, parts) * len(known)) // parts
+    return tuple(int(row_id) for row_id in np.unique(known[at])) if len(known) else ()
