@@ -25,13 +25,14 @@ class TableChain:
     """What is committed of a table.
 
     bounds: where parts end, ascending: part k has the ids from bounds[k - 1] up to bounds[k], exclusive. The same on
-    every rank.
+    every rank. stagger: in [0, 1), another for each table of one part, whose bases would else come together.
     """
 
     bounds: tuple[int, ...] = ()
     ages: tuple[int, ...] = ()  # checkpoints since the part's base, for each part; () before the first base
     base_seqs: tuple[int, ...] = ()  # the commit of the part's base
     credit: float = 0.0  # parts that are due for a base
+    stagger: float = 0.0
     sizes: tuple[float, ...] = ()  # rows of the hot files since the last base, over all rows
 
     @property
@@ -61,12 +62,14 @@ class TableChain:
         )
 
     @classmethod
-    def of_files(cls, bounds: Sequence[int], files: Sequence[TableFile], num_rows: int) -> TableChain:
+    def of_files(
+        cls, bounds: Sequence[int], files: Sequence[TableFile], num_rows: int, stagger: float = 0.0
+    ) -> TableChain:
         """Return the chain of a restored table, whose parts may be other ones than when the files were written.
 
         Every part is as old as the oldest base may be: one without rows has left no file, but the changes after it.
         """
-        chain = cls(bounds=tuple(bounds))
+        chain = cls(bounds=tuple(bounds), credit=stagger, stagger=stagger)
         if not files:
             return chain
         changes = {file.seq for file in files if file.identity.kind != "base"}
@@ -127,7 +130,7 @@ def _adapted(policy: Adaptive, chain: TableChain, cost: IoCost, rows: Population
     parts = chain.num_parts
     if not chain.ages:
         # Parts would otherwise come of age together; half a period late is as dear as half a period early.
-        return Decision(range(parts), _same(chain, is_hot=False), credit=-parts / 2)
+        return Decision(range(parts), _same(chain, is_hot=False), credit=chain.stagger - parts / 2)
     # Bases of the first period come up to half a period late.
     longest = max(1, (policy.max_chain + 1) * 2 // 3)
     solution = solve(cost, rows, longest=longest, most_records=most_records)

@@ -90,6 +90,23 @@ def test_parts_of_one_base_are_neighbours() -> None:
     assert all(base.step == 1 and base.stop <= 16 for base in bases(Adaptive(5), 60, p=0.3, num_parts=16))
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_bases_of_small_tables_do_not_come_together(is_restarted: bool) -> None:
+    """Eight tables of one part: no two have a base at the same checkpoint, and each has one in a period."""
+    chains = [TableChain(stagger=number / 8) for number in range(8)]
+    if is_restarted:
+        chains = [replace(chain, ages=(3,), base_seqs=(1,), credit=chain.stagger) for chain in chains]
+    counts = []
+    for seq in range(1, 45):
+        decisions = [decide(Adaptive(95), chain, COST, rows(0.05)) for chain in chains]
+        chains = [chain.after(decision, seq, 0.0) for chain, decision in zip(chains, decisions, strict=True)]
+        counts.append(sum(bool(decision.base) for decision in decisions))
+        period = decisions[0].solution.period if decisions[0].solution else 0
+    assert period > 10
+    assert max(counts[1:]) == 1
+    assert sum(counts[-period:]) == 8
+
+
 @pytest.mark.parametrize("restarts_every", [3, 7, 1000])
 @pytest.mark.parametrize("num_parts", [1, 16])
 def test_no_part_of_adaptive_has_a_longer_chain_than_it_may(restarts_every: int, num_parts: int) -> None:
