@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from ett.checkpoint.bench import policy_simulation
 from ett.checkpoint.bench.access_traces import Trace, trace_of
-from ett.checkpoint.bench.bench_checkpoint import WORKLOAD, fixed_policies
+from ett.checkpoint.bench.bench_checkpoint import WORKLOAD, fixed_policies, run
 from ett.checkpoint.bench.policy_picture import policy_picture
 from ett.checkpoint.bench.policy_simulation import hindsight, simulate
 from ett.checkpoint.policy.hindsight import HindsightCounters
@@ -21,6 +22,7 @@ from ett.checkpoint.policy.save_policy import Adaptive, CheckNRun, Differential,
 from ett.checkpoint.policy.table_chain import costs_its_cycles_average
 from ett.checkpoint.policy.table_plan import TablePlan, plan_table
 from ett.errors import ThresholdMissed
+from ett.figures import judge, load_targets
 
 WEIGHT = 1 / 6
 COST = IoCost(saved_s=6.0, restorable_s=1.0)
@@ -120,6 +122,20 @@ def test_a_lost_row_stops_the_simulation(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_picture_in_the_docs_is_that_of_the_command() -> None:
     shown = Path(__file__).parents[2] / "docs" / "img" / "policy.svg"
     assert policy_picture(tomllib.loads(WORKLOAD.read_text())) == shown.read_text()
+
+
+@pytest.mark.slow
+def test_every_figure_of_the_table_has_a_value_or_a_reason(tmp_path: Path) -> None:
+    small = re.sub(r"(?m)^(rows|quick_rows|batch) = [\d_]+", r"\1 = 300", WORKLOAD.read_text())
+    small = re.sub(r"(?m)^(checkpoints) = \d+", r"\1 = 17", small)
+    small = re.sub(r"(?m)^(periods) = .*", r"\1 = [2, 5]", small)
+    (tmp_path / "small.toml").write_text(small)
+    result = run(quick=True, path=tmp_path / "small.toml")
+    rows = judge(load_targets("checkpoint", quick=True), result.figures, "cpu")
+    assert all(row["met"] is None and "issue" in row["reason"] for row in rows if row["value"] is None)
+    shown = [row["name"] for row in rows if row["value"] is not None]
+    assert shown == [name for name in load_targets("checkpoint", quick=True) if name.startswith("io_")]
+    assert all(row["n"] == 5 and 0.9 < row["value"] < 2 for row in rows if row["value"] is not None)
 
 
 def test_full_writes_every_row_every_time() -> None:
