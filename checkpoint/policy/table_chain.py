@@ -25,7 +25,7 @@ class TableChain:
     """What is committed of a table.
 
     bounds: where parts end, ascending: part k has the ids from bounds[k - 1] up to bounds[k], exclusive. The same on
-    every rank. stagger: in [0, 1), another for each table of one part, whose bases would else come together.
+    every rank. stagger: in [0, 1), another for each table: bases of their parts would else come together.
     """
 
     bounds: tuple[int, ...] = ()

@@ -75,9 +75,9 @@ class TableSaves:
             return
         bounds = self._bounds()
         rows = {table.spec.name: table.num_rows for table in restored.tables}
-        for name, table in self._tracked.items():
-            files = self._live.get(name, ())
-            table.chain = TableChain.of_files(bounds[name], files, rows.get(name, 0))
+        for number, (name, table) in enumerate(self._tracked.items()):
+            files, stagger = self._live.get(name, ()), number / len(self._tracked)
+            table.chain = TableChain.of_files(bounds[name], files, rows.get(name, 0), stagger)
             table.kept_hot_seq = restored.seq
 
     def rows(self) -> list[RowsToWrite]:
@@ -87,9 +87,9 @@ class TableSaves:
             table.changes = table.tracker.changes(table.shard.ids_of_slots)
         if any(not table.chain.ages for table in self._tracked.values()):
             bounds = self._bounds()
-            for name, table in self._tracked.items():
+            for number, (name, table) in enumerate(self._tracked.items()):
                 if not table.chain.ages:
-                    table.chain = TableChain(bounds=bounds[name])
+                    table.chain = TableChain(bounds=bounds[name], stagger=number / len(self._tracked))
         self._decide()
         found: list[RowsToWrite] = []
         for spec in self.state.specs:
