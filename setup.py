@@ -9,6 +9,7 @@ EXTENSIONS = {
     "ett._accounting": "ett/_accounting.cpp",
     "ett._event_parser": "ett/_event_parser.cpp",
     "ett._ring": "ett/_ring.cpp",
+    "ett.checkpoint._dense_digest": "checkpoint/_dense_digest.cpp",
     "ett.checkpoint._digest": "checkpoint/_digest.cpp",
     "ett.checkpoint.policy._row_map": "checkpoint/policy/_row_map.cpp",
     "ett.hooks._around": "ett/hooks/_around.cpp",

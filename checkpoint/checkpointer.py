@@ -18,6 +18,7 @@ from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.config import CheckpointConfig
+from ett.checkpoint.dense_save import import_ahead
 from ett.checkpoint.due import DueSteps
 from ett.checkpoint.foreign import refuse_foreign
 from ett.checkpoint.incarnation import Epoch, open_epoch
@@ -88,6 +89,7 @@ class Checkpointer:
         self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock)
         self._epoch: Epoch | None = None
         self._failed_in_a_row = 0
+        self._has_imported = False
         self._held: AbstractContextManager[object] = nullcontext() if held is None else held
 
     def restore(self, resume: str | None = None) -> RestoredPosition | None:
@@ -135,6 +137,9 @@ class Checkpointer:
         A save that fails is logged, counted and recorded, and training goes on; the third in a row is raised.
         Raises: Conflict: another process has taken over these checkpoints: stop. LostPeer: a rank is gone.
         """
+        if not self._has_imported:
+            self._has_imported = True
+            import_ahead()
         if self._tier is not None:
             self._tier.report()
         if not self._due.is_due(step):

@@ -6,7 +6,8 @@ l = e mod 1024 of block b = e div 1024, and v is its bytes as a little-endian in
     digest of a tensor = sum over its elements of  fold(v ^ mix((2l+1) G)) * (mix((2l+2) G) | 1) * (mix(~b) | 1)
 
 The state's is the xxh3_128 of canonical JSON: [[[name, dtype, shape, digest], …], tree], tensors by name. What belongs
-to the loader is left out of both: it may hold how far ahead a reader is, which equal runs need not share.
+to the loader is left out of both: it may hold how far ahead a reader is, which equal runs need not share. Native where
+it is built, else numpy, with the same bits.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ett.checkpoint.canonical_json import Json, canonical_json
-from ett.checkpoint.digest import U64, G, Words, fold, mix
+from ett.checkpoint.digest import U64, G, Words, address_of, fold, mix
 from ett.checkpoint.tensor_bytes import dtype_name, tensor_bytes
+from ett.native import native
 
 LANES = 1024
 _BLOCKS_AT_ONCE = 32  # 256 KiB: the passes over them stay in the L2 cache
@@ -29,6 +31,7 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _COUNTERS = np.arange(1, 2 * LANES + 1, dtype=U64) * G
 _KEYS, _ODDS = mix(_COUNTERS)[0::2].copy(), mix(_COUNTERS)[1::2] | U64(1)
 _MASK = (1 << 64) - 1
+NATIVE = native("ett.checkpoint._dense_digest")
 
 
 def dense_digest(tensors: Iterable[tuple[str, str, tuple[int, ...], str]], tree: dict[str, Any]) -> str:
@@ -80,6 +83,10 @@ def _runs(shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ..
 
 def _run_sum(words: NDArray[Any], start: int) -> int:
     """Return the sum over elements that follow each other from element `start` on."""
+    if NATIVE is not None:
+        words = np.ascontiguousarray(words)
+        place = address_of(words), words.itemsize, len(words), start
+        return int(NATIVE.run_sum(*place, address_of(_KEYS), address_of(_ODDS), LANES))
     total, done = 0, 0
     while done < len(words):
         block, lane = divmod(start + done, LANES)

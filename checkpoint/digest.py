@@ -98,7 +98,7 @@ class TableDigest:
         columns = [np.ascontiguousarray(column) for column in columns]
         parts = [keys.place(column, len(ids)) for keys, column in zip(self._groups, columns, strict=True)]
         words = np.empty(len(ids), U64)
-        NATIVE.row_words(_address(ids), len(ids), int(self._id_seed), parts, _address(words))
+        NATIVE.row_words(address_of(ids), len(ids), int(self._id_seed), parts, address_of(words))
         return words
 
     def _in_chunks(self, ids: NDArray[np.int64], columns: Sequence[Bytes]) -> Iterator[Words]:
@@ -131,7 +131,7 @@ class _GroupKeys:
     def place(self, column: Bytes, num_rows: int) -> tuple[int, int, int, int]:
         """Return what the native code needs to know of a contiguous column."""
         assert column.dtype == np.uint8 and column.shape == (num_rows, self._row_bytes), (column.dtype, column.shape)
-        return _address(column), self._row_bytes, _address(self._keys), _address(self._odds)
+        return address_of(column), self._row_bytes, address_of(self._keys), address_of(self._odds)
 
     def add_to(self, rows: Words, column: Bytes) -> None:
         if self._row_bytes % 8 or not column.flags.c_contiguous:
@@ -141,6 +141,7 @@ class _GroupKeys:
         rows += fold(column.reshape(len(rows), -1).view(U64) ^ self._keys) @ self._odds
 
 
-def _address(array: NDArray[Any]) -> int:
+def address_of(array: NDArray[Any]) -> int:
+    """Return where an array's memory begins, for native code."""
     address: int = array.__array_interface__["data"][0]
     return address

@@ -20,7 +20,7 @@ from checkpoint_world import FaultFile, Loader, RecordingRun
 from plain_reader import read_dense
 from torch import Tensor, nn
 
-from ett.checkpoint import CheckpointConfig, Checkpointer, dense_writer
+from ett.checkpoint import CheckpointConfig, Checkpointer, dense_digest, dense_writer
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.dense_digest import box_sum, digest_of_whole
@@ -197,10 +197,10 @@ def test_torch_loads_the_folder_as_it_is(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
-def test_no_pickle_is_opened_and_torchs_checkpoints_are_not_imported_by_a_restore(tmp_path: Path) -> None:
+def test_a_restore_opens_no_pickle_and_imports_no_torch_checkpoints_which_the_first_step_does(tmp_path: Path) -> None:
     Job(tmp_path).checkpointer.save(3, 30)
     program = (
-        "import pickle, sys, torch\n"
+        "import pickle, sys, threading, torch\n"
         "from torch import nn\n"
         "from ett.checkpoint import CheckpointConfig, Checkpointer\n"
         "def refuse(*args, **kwargs): raise AssertionError('a pickle is opened')\n"
@@ -213,9 +213,12 @@ def test_no_pickle_is_opened_and_torchs_checkpoints_are_not_imported_by_a_restor
         "pickle.load = pickle.loads = pickle.Unpickler = torch.load = refuse\n"
         "assert checkpointer.restore().step == 3\n"
         "print('torch.distributed.checkpoint' in sys.modules)\n"
+        "checkpointer.step(4, 40)\n"
+        "[thread.join() for thread in threading.enumerate() if thread.name == 'ckpt-import']\n"
+        "print('torch.distributed.checkpoint' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("False\nTrue\n", 0), done.stderr
 
 
 @pytest.mark.parametrize("file", [".metadata", "__0_0.distcp", "state.json"])
@@ -287,8 +290,14 @@ def test_a_tensor_that_cannot_be_stored_is_named_before_anything_is_written(tmp_
     assert not (tmp_path / "dense").exists()
 
 
+@pytest.mark.parametrize("is_native", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float32, torch.int64, torch.complex128])
-def test_the_digest_is_the_sum_of_any_tiling(dtype: torch.dtype) -> None:
+def test_the_digest_is_the_sum_of_any_tiling(
+    dtype: torch.dtype, is_native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_native:
+        monkeypatch.setattr(dense_digest, "NATIVE", None)
+    assert (dense_digest.NATIVE is not None) == is_native
     whole = torch.randn(40, 7, 30, generator=torch.Generator().manual_seed(1)).to(dtype)
     shape = tuple(whole.shape)
 
@@ -308,6 +317,17 @@ def test_the_digest_is_the_sum_of_any_tiling(dtype: torch.dtype) -> None:
     assert sum(sum_of(cut, slice(n, n + 1), other) for cut in rows for n in range(7) for other in columns) & mask == (
         expected
     )
+
+
+def test_native_and_numpy_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.random.default_rng(1).integers(0, 256, 80_000, np.uint8)
+    for width in (1, 2, 4, 8, 16):
+        shape = (100, 80_000 // width // 100)
+        box = data[: 60 * 800], shape, (7, 0), (60, shape[1])
+        native = box_sum(*box)
+        with monkeypatch.context() as patch:
+            patch.setattr(dense_digest, "NATIVE", None)
+            assert box_sum(*box) == native
 
 
 def test_any_change_of_the_state_changes_its_digest() -> None:
