@@ -1,8 +1,8 @@
 """The dense state written by torch.distributed.checkpoint into a new folder of a store; imports it: half a second.
 
 Torch's writer threads print what they raise, and torch then reports success (pytorch #191391). Here no stream raises:
-the first failure is kept, nothing is stored any more, and when all threads have ended it is raised; results are counted
-against the plan besides.
+the first failure is kept, nothing is stored any more, and when all threads have ended it is raised; rank 0 counts all
+results against the plan besides.
 """
 
 from __future__ import annotations
@@ -147,7 +147,6 @@ class _Writer(FileSystemWriter):
             self.thread_count = min(max(1, wanted), num_io_threads(), len(plan.items))
             results = super().write_data(plan, planner).wait()
             self._folder.check()
-        _count({item.index for item in plan.items}, [result.index for result in results], self._folder.name)
         self.written = [self._folder.written(result) for result in results]
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from ett.checkpoint import CheckpointConfig, Checkpointer
+from ett.checkpoint.local_store import LocalStore
+from ett.errors import Unreachable
 
 
 class Columns(nn.Module):
@@ -69,6 +74,35 @@ def image(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, np.nd
     return {name: (v.full_tensor() if isinstance(v, DTensor) else v).numpy() for name, v in found.items()}
 
 
+class FullDisk(LocalStore):
+    """There is no space for this rank's parts."""
+
+    @contextmanager
+    def create_stream(self, name: str) -> Iterator[Any]:
+        with super().create_stream(name) as file:
+            if name.endswith(".distcp"):
+                raise OSError(errno.ENOSPC, "injected")
+            yield file
+
+
+def fail_to_save(checkpointer: Checkpointer, rank: int) -> None:
+    """Save while the last rank's disk is full: every rank is told, and nothing is left."""
+    store = checkpointer._place.store
+    assert isinstance(store, LocalStore)
+    before = store.list("")
+    if rank == checkpointer._place.ranks.world_size - 1:
+        store.__class__ = FullDisk
+    try:
+        checkpointer.save(1, 1)
+    except Unreachable as err:
+        assert err.code == "S002" and "no space left" in err.fact, err
+    else:
+        raise AssertionError("the save of half of the parts succeeded")
+    store.__class__ = LocalStore
+    dist.barrier()
+    assert store.list("") == before
+
+
 def main() -> None:
     rank, world_size, last = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[5])
     folder = Path(sys.argv[4])
@@ -79,6 +113,8 @@ def main() -> None:
     first = start.step if start else 0
     for step in range(first + 1, last + 1):
         train(model, optimizer, step)
+    if world_size == 4:
+        fail_to_save(checkpointer, rank)
     commit = checkpointer.save(last, last)
     found = image(model, optimizer)
     if rank == 0:
