@@ -34,7 +34,7 @@ class BufferPool:
             elif self._idle:
                 self._idle.pop()  # replaced by a larger one: the pool holds as many as are in use at once
         if fits is None:
-            buffer = _mapped(max(1, num_bytes))
+            buffer = mapped(max(1, num_bytes))
         try:
             yield buffer[:num_bytes]
         finally:
@@ -48,7 +48,8 @@ def is_page_aligned(memory: memoryview) -> bool:
     return address % PAGE_BYTES == 0
 
 
-def _mapped(num_bytes: int) -> Bytes:
+def mapped(num_bytes: int) -> Bytes:
+    """Return new memory of its own, a little more than asked for, in huge pages where the system has them."""
     memory = mmap.mmap(-1, -(-num_bytes // _STEP_BYTES) * _STEP_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -20,7 +20,7 @@ from ett.checkpoint.dense_segment import read_dense_segment
 from ett.checkpoint.restore_checks import read_whole
 from ett.checkpoint.sharded_tensor import Box, local_box, sharded_like
 from ett.checkpoint.store import Store
-from ett.checkpoint.tensor_bytes import TORCH_DTYPES, tensor_memory
+from ett.checkpoint.tensor_bytes import TORCH_DTYPES, new_tensor, tensor_memory
 from ett.checkpoint.worker_threads import in_threads, num_io_threads
 from ett.errors import CorruptState
 
@@ -63,7 +63,7 @@ class _Plan:
         """Return what gives the tensor when all runs have been read."""
         whole = Box(tensor.shape, (0,) * len(tensor.shape), tensor.shape)
         box = whole if like is None else local_box(like)
-        values = torch.empty(box.sizes, dtype=TORCH_DTYPES[tensor.dtype])
+        values = new_tensor(box.sizes, TORCH_DTYPES[tensor.dtype])
         covered = sum(self._add_chunk(tensor, chunk, box, values) for chunk in tensor.chunks)
         if covered != values.numel():
             raise CorruptState(f"dense state: {tensor.name} has {covered} of {values.numel()} elements")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ett.checkpoint.sharded_tensor import Box, local_box, local_part
-from ett.checkpoint.tensor_bytes import dtype_name
+from ett.checkpoint.tensor_bytes import dtype_name, new_tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,4 +50,6 @@ class StagingArea:
         known = self._memory.get(name)
         if known is not None and (known.shape, known.dtype) == (part.shape, part.dtype):
             return known
-        return torch.empty(part.shape, dtype=part.dtype, pin_memory=part.is_cuda)
+        if part.is_cuda:
+            return torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
+        return new_tensor(tuple(part.shape), part.dtype)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ett.checkpoint.buffer_pool import mapped
 from ett.checkpoint.dtypes import ITEM_BYTES
 from ett.errors import ConfigError
 
 Bytes = NDArray[np.uint8]
+SMALLEST_MAPPED_BYTES = 16 << 20
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES}
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
@@ -28,6 +32,14 @@ def tensor_bytes(tensor: torch.Tensor) -> Bytes:
     """Return the tensor's memory as uint8 [bytes]; a view of a contiguous host tensor, else a copy."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+
+
+def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return a host tensor of any content. A large one is in huge pages: the first touch of its memory is far cheaper."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < SMALLEST_MAPPED_BYTES:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(mapped(num_bytes)[:num_bytes]).view(dtype).reshape(shape)
 
 
 def tensor_memory(tensor: torch.Tensor) -> Bytes:
