@@ -35,7 +35,7 @@ def tensor_bytes(tensor: torch.Tensor) -> Bytes:
 
 
 def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return a host tensor of any content. A large one is in huge pages: the first touch of its memory is far cheaper."""
+    """Return a host tensor of any content. A large one is in huge pages: the first touch of its memory costs less."""
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < SMALLEST_MAPPED_BYTES:
         return torch.empty(shape, dtype=dtype)
