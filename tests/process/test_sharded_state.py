@@ -20,13 +20,13 @@ pytestmark = pytest.mark.process
 RANK = Path(__file__).parent / "ranks" / "sharded_state.py"
 
 
-def run_world(folder: Path, world_size: int, last: int) -> tuple[int, str]:
-    """Run a world from its newest checkpoint to a step; return where it began, and the digest of what it saved."""
+def run_ranks(folder: Path, world_size: int, last: int, *words: str) -> list[tuple[int, str, str]]:
+    """Run a world from its newest checkpoint to a step; return each rank's exit code, stdout and stderr."""
     command, environ = [sys.executable, str(RANK)], {**os.environ, "OMP_NUM_THREADS": "1"}
     store = folder.parent / f"store-{folder.name}-{world_size}-{last}"
     ranks = [
         subprocess.Popen(
-            [*command, str(rank), str(world_size), str(store), str(folder), str(last)],
+            [*command, str(rank), str(world_size), str(store), str(folder), str(last), *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -35,8 +35,14 @@ def run_world(folder: Path, world_size: int, last: int) -> tuple[int, str]:
         for rank in range(world_size)
     ]
     outputs = [rank.communicate(timeout=120) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * world_size, outputs
-    began, digest = outputs[0][0].split()
+    return [(rank.returncode, *output) for rank, output in zip(ranks, outputs, strict=True)]
+
+
+def run_world(folder: Path, world_size: int, last: int) -> tuple[int, str]:
+    """Run a world as `run_ranks` does; return where it began, and the digest of what it saved."""
+    ended = run_ranks(folder, world_size, last)
+    assert [code for code, _, _ in ended] == [0] * world_size, ended
+    began, digest = ended[0][1].split()
     return int(began), digest
 
 
@@ -73,3 +79,11 @@ def test_sharded_state_goes_to_any_number_of_ranks_bit_for_bit(tmp_path: Path) -
     assert {file.writer for file in newest(folder).dense.files} == {0, 1, 2, 3}  # type: ignore[union-attr]
     assert damage(LocalStore(folder), newest(folder), "load") is None
     assert image(folder, 4, 4) == trained_alone(4)
+
+
+def test_a_rank_that_dies_while_parts_are_written_is_a_lost_peer_to_the_other(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    ended = run_ranks(folder, 2, 2, "lose-a-peer")
+    assert [code for code, _, _ in ended] == [7, 9], ended
+    assert "another rank ended" in ended[0][1]
+    assert newest(folder).is_fresh

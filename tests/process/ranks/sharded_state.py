@@ -1,8 +1,9 @@
-"""One rank of a program with a sharded dense part: argv = rank, world size, store file, checkpoints, steps to train."""
+"""One rank of a program with a sharded dense part: argv = rank, world size, store file, checkpoints, last step."""
 
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from ett.checkpoint import CheckpointConfig, Checkpointer
 from ett.checkpoint.local_store import LocalStore
-from ett.errors import Unreachable
+from ett.errors import LostPeer, Unreachable
 
 
 class Columns(nn.Module):
@@ -103,14 +104,47 @@ def fail_to_save(checkpointer: Checkpointer, rank: int) -> None:
     assert store.list("") == before
 
 
+class DeadlyDisk(LocalStore):
+    """The process dies when it begins to write its parts."""
+
+    def create_stream(self, name: str) -> Any:
+        if name.endswith(".distcp"):
+            os._exit(9)
+        return super().create_stream(name)
+
+
+def lose_a_peer(checkpointer: Checkpointer, rank: int) -> None:
+    if rank == 1:
+        checkpointer._place.store.__class__ = DeadlyDisk
+    try:
+        checkpointer.save(1, 1)
+    except LostPeer as err:
+        print(err.fact, flush=True)
+        os._exit(7)  # gloo's group cannot be left without the other
+
+
+def refuse_other_groups(checkpointer: Checkpointer) -> None:
+    """Have torch plan over the checkpoint's own group or fail: the user's may be in use, or of NCCL."""
+    real, own = dist.gather_object, checkpointer._place.ranks.group
+
+    def gather_object(*args: Any, group: Any = None, **kwargs: Any) -> Any:
+        assert group is own
+        return real(*args, group=group, **kwargs)
+
+    dist.gather_object = gather_object
+
+
 def main() -> None:
     rank, world_size, last = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[5])
     folder = Path(sys.argv[4])
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=world_size)
     model, optimizer = build(world_size)
     checkpointer = Checkpointer(CheckpointConfig(uri=str(folder)), model=model, optimizer=optimizer)
+    refuse_other_groups(checkpointer)
     start = checkpointer.restore()
     first = start.step if start else 0
+    if "lose-a-peer" in sys.argv:
+        lose_a_peer(checkpointer, rank)
     for step in range(first + 1, last + 1):
         train(model, optimizer, step)
     if world_size == 4:
