@@ -159,6 +159,19 @@ def test_what_is_saved_is_the_state_of_the_trigger(tmp_path: Path, monkeypatch: 
         assert later.image() == image
 
 
+def test_saves_leave_no_thread_and_no_descriptor_behind(tmp_path: Path) -> None:
+    job = Job(tmp_path, keep_last=1)
+    job.checkpointer.save(1, 1)
+
+    def held() -> tuple[int, int]:
+        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+
+    before = held()
+    for number in range(2, 12):
+        job.checkpointer.save(number, number)
+    assert held() == before
+
+
 def test_staging_memory_is_used_again_and_shared_with_nobody() -> None:
     area, live = StagingArea(), {"a": torch.arange(6.0).reshape(2, 3).t(), "b": torch.tensor(7)}
     first = area.stage(live)
