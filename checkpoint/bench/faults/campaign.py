@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ett.checkpoint.bench.faults.clock_faults import ClockFaults
 from ett.checkpoint.bench.faults.damage_faults import DamageFaults, RotFaults
 from ett.checkpoint.bench.faults.family import Cell, Family
 from ett.checkpoint.bench.faults.kill_faults import KillFaults
@@ -23,6 +24,7 @@ from ett.checkpoint.bench.faults.quiet import quiet
 from ett.checkpoint.bench.faults.s3_faults import S3Faults
 from ett.checkpoint.bench.faults.save_faults import SaveFaults, StartFaults
 from ett.checkpoint.bench.faults.surroundings import Surroundings, surroundings
+from ett.checkpoint.bench.faults.upload_faults import UploadFaults
 from ett.checkpoint.bench.faults.verdict import OUTCOMES, Verdict, judged
 from ett.checkpoint.bench.faults.worlds import (
     World,
@@ -110,6 +112,8 @@ class Campaign:
         yield DamageFaults([full, chain, restarted])
         yield RotFaults([full, chain])
         yield LifeFaults([full, chain])
+        yield ClockFaults([full, chain])
+        yield UploadFaults(full, trials / "upload")
         if around is not None:
             yield KillFaults([full, chain], around, trials / "process")
         if around is not None and around.bucket is not None:

@@ -34,7 +34,7 @@ NETWORK: dict[Fault, tuple[str, ...]] = {  # kind -> how the points end at which
     "unavailable": ALL,
     "twice": ("put", "delete"),
     "held": ("put", "delete"),
-    "expired": ("segment put", "record put", "record list"),  # each costs a new session, a quarter of a second
+    "expired": ("segment put", "record put"),  # each costs a new session, a quarter of a second
     "conflict": ("put",),
     "conflict after acting": ("put",),
 }
@@ -94,10 +94,11 @@ class S3Faults:
         self._points = {first: self._points_of(first) for first in ("1", "0")}
 
     def cells(self) -> list[Cell]:
-        changing = [
-            point for first in ("1", "0") for point in self._points[first] if point.endswith((" put", " delete"))
-        ]
-        deaths = [Cell(kind, point) for point in changing for kind in DEATHS]
+        deaths: list[Cell] = []
+        for points in self._points.values():
+            changing = [point for point in points if point.endswith((" put", " delete"))]
+            # A death before a request that changes something is one after the change before it.
+            deaths += [Cell("killed before", changing[0]), *(Cell("killed after", point) for point in changing)]
         late = [Cell(LATE, point) for point in self._points["1"] if point.endswith((" put", "record delete"))]
         return [*deaths, *late, *(Cell(kind, what) for kind in NETWORK for what in ("a save", "a start"))]
 

@@ -11,6 +11,7 @@ from ett.checkpoint.bench.faults.oracle import Oracle
 from ett.checkpoint.incarnation import Epoch
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.store import Store
+from ett.clock import Clock
 
 NUM_ROWS = 24
 
@@ -28,9 +29,9 @@ class World:
     def clone(self, target: Path) -> Path:
         return linked_copy(self.folder, target)
 
-    def job(self, store: Store, *, keep_last: int = 2) -> FaultJob:
+    def job(self, store: Store, *, keep_last: int = 2, clock: Clock | None = None) -> FaultJob:
         """Return the job as it stands after its last save, over another store of a clone."""
-        job = FaultJob(self.oracle, store, saves_full=not self.is_chain, keep_last=keep_last)
+        job = FaultJob(self.oracle, store, saves_full=not self.is_chain, keep_last=keep_last, clock=clock)
         job.checkpointer._epoch = self.epoch
         job.train_to(self.last)
         return job
