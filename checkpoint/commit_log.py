@@ -13,7 +13,7 @@ from ett.checkpoint.commit import MAJOR, MINOR, Commit, commit_name, parse_commi
 from ett.checkpoint.file_lists import split
 from ett.checkpoint.restore_checks import read_fragment
 from ett.checkpoint.store import Store
-from ett.errors import ConfigError, Conflict, CorruptState, Unreachable
+from ett.errors import AccessDenied, ConfigError, Conflict, CorruptState, Unreachable
 
 log = logging.getLogger(__name__)
 FORMAT_NAME = "FORMAT.json"
@@ -69,11 +69,19 @@ class CommitLog:
                 if isinstance(err, Unreachable) and taken is None:
                     raise
                 raise fenced(commit, taken) from err
-        newest = max(self.seqs())
-        newer = self._read_if_there(newest) if newest > commit.seq else None
+        newer = self._newest_after(commit.seq)
         if newer is not None and newer.overtakes(commit.seq, commit.epoch):
             raise fenced(commit, newer)  # what was made is void: line_of_history knows it by the same rule
         return commit
+
+    def _newest_after(self, seq: int) -> Commit | None:
+        """Return the newest commit if it is after `seq`; None where the store does not say: `seq` is there already."""
+        try:
+            newest = max(self.seqs(), default=seq)
+            return self._read_if_there(newest) if newest > seq else None
+        except (AccessDenied, Unreachable) as err:
+            log.warning("commit %d is made; whether another process has gone past it is not known: %s", seq, err)
+            return None
 
     def _read_if_there(self, seq: int) -> Commit | None:
         try:

@@ -129,12 +129,17 @@ def new_write_id(life: str = "") -> str:
     return life + uuid.uuid4().hex[len(life) :]
 
 
-def check_not_fenced(commits: CommitLog, epoch: Epoch) -> None:
-    """Raise Conflict when another process has committed since our last append: a cheaper place to find out."""
+def check_not_fenced(commits: CommitLog, epoch: Epoch) -> Epoch:
+    """Return the epoch as of the newest commit, which may be one of ours that the store never answered for.
+
+    Raises: Conflict: another process has committed since our last append: a cheaper place to find out.
+    """
     newest = max([0, *commits.seqs()])
     if newest == epoch.seq:
-        return
+        return epoch
     known, _ = commits.read_all()
+    if newest > epoch.seq and newest in known and epoch.life and life_of(known[newest]) == epoch.life:
+        return epoch.after(newest)
     raise Conflict(
         f"commit {newest} was made by another process "
         f"(epoch {known[newest].epoch if newest in known else 'unknown'}; ours is {epoch.epoch})",

@@ -82,7 +82,7 @@ def save(place: SavePlace, tables: TableSaves, epoch: Epoch, step: int, cursor: 
 
 
 def _plan(place: SavePlace, epoch: Epoch, step: int, cursor: int) -> Json:
-    check_not_fenced(CommitLog(place.store), epoch)
+    epoch = check_not_fenced(CommitLog(place.store), epoch)
     return {
         # The epoch leads, so that what a dead life left unfinished is told from what a living one is writing.
         "ckpt_uuid": f"e{epoch.epoch:06d}-{uuid.uuid4().hex}",
@@ -151,7 +151,8 @@ def _identity(place: SavePlace, plan: Json, kind: str) -> SegmentIdentity:
 
 def _commit(place: SavePlace, tables: TableSaves, epoch: Epoch, plan: Json, parts: list[Json]) -> str:
     """Check what all ranks have written and append the commit; the append is the last thing that can fail."""
-    check_not_fenced(CommitLog(place.store), epoch)  # a newer life may have swept the files that are counted next
+    # A newer life may have swept the files that are counted next.
+    check_not_fenced(CommitLog(place.store), epoch.after(plan["seq"] - 1))
     own = _merged_tables([part["tables"] for part in parts])
     listed = tables.listed(own, [part["shares"] for part in parts], plan["seq"])
     seconds = round((place.clock.mono_ns() - plan["began_ns"]) / 1e9, 6)

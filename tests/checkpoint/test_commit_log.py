@@ -55,6 +55,15 @@ def test_a_lost_answer_to_our_own_commit_is_success(tmp_path: Path, example: Com
     assert CommitLog(LocalStore(tmp_path)).read(7) == example
 
 
+def test_a_store_that_fails_just_after_the_commit_fails_no_save(tmp_path: Path, example: Commit) -> None:
+    class FailsToList(LocalStore):
+        def list(self, prefix: str) -> list[str]:
+            raise Unreachable("for a moment")
+
+    CommitLog(FailsToList(tmp_path)).append(example)
+    assert CommitLog(LocalStore(tmp_path)).read(7) == example
+
+
 def test_a_repeated_request_for_our_own_commit_is_success(tmp_path: Path, example: Commit) -> None:
     log = CommitLog(LocalStore(tmp_path))
     log.append(example)

@@ -12,7 +12,7 @@ from checkpoint_world import Meeting, Rank, ThreadRanks, holds, restored_world
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history
 from ett.checkpoint.local_store import LocalStore
-from ett.errors import Conflict, NotFound
+from ett.errors import Conflict, NotFound, Unreachable
 
 
 def solo(folder: Path, **config: int) -> Rank:
@@ -89,6 +89,34 @@ def test_a_commit_that_a_newer_life_went_on_from_at_once_is_a_success(tmp_path: 
     with patch.object(LocalStore, "create", and_then):
         save(older, 1)
     assert holds(restored_world(tmp_path, 1), 1)
+
+
+def test_a_commit_of_ones_own_that_the_store_did_not_answer_for_is_gone_on_from(tmp_path: Path) -> None:
+    """The record is there, and the store is gone before it says so: the save fails, and the next one knows its own."""
+    rank = started(tmp_path)
+    save(rank, 1)
+    create, read = LocalStore.create, LocalStore.read
+    is_gone: list[bool] = []
+
+    def create_and_go(self: LocalStore, name: str, data: bytes) -> None:
+        create(self, name, data)
+        if name.startswith("commits/"):
+            is_gone.append(True)
+            raise Unreachable("no answer")
+
+    def read_nothing(self: LocalStore, name: str) -> bytes:
+        if is_gone:
+            raise Unreachable("no answer")
+        return read(self, name)
+
+    with patch.object(LocalStore, "create", create_and_go), patch.object(LocalStore, "read", read_nothing):
+        with pytest.raises(Unreachable):
+            save(rank, 2)
+    assert is_gone
+    save(rank, 3)
+    known, _ = CommitLog(LocalStore(tmp_path)).read_all()
+    assert [commit.step for commit in line_of_history(known)][:3] == [3, 2, 1]
+    assert holds(restored_world(tmp_path, 1), 3)
 
 
 @pytest.mark.parametrize("at", ["record", "files"])

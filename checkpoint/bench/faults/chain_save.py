@@ -34,7 +34,7 @@ def save_delta(checkpointer: Checkpointer, oracle: Oracle, step: int, cursor: in
     assert epoch is not None
     store = place.store
     log = CommitLog(store)
-    check_not_fenced(log, epoch)
+    epoch = check_not_fenced(log, epoch)
     before = log.read(epoch.seq)
     uuid = f"e{epoch.epoch:06d}-{new_write_id()}"
     whose = SegmentIdentity(ckpt_uuid=uuid, seq_parent=epoch.seq, step=step, table="", kind="dense", writer=0, part=0)
