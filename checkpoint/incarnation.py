@@ -6,6 +6,7 @@ import logging
 import uuid
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 
 from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_log import CommitLog, prepare_folder
@@ -153,5 +154,6 @@ def created_now(clock: Clock) -> str:
     return datetime.fromtimestamp(clock.wall_ns() // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@cache
 def writer_version() -> str:
     return f"ett {ett_version()}"

@@ -153,7 +153,8 @@ class LocalStore:
                 ]
             except FileNotFoundError:
                 return []
-        return sorted(str(Path(name).relative_to(self.root)) for name in names)
+        begin = len(str(self.root).rstrip("/")) + 1
+        return sorted(name[begin:] for name in names)
 
     def delete(self, name: str) -> None:
         with translated(self.root / name):

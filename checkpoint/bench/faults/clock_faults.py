@@ -23,9 +23,7 @@ POINTS = (
     "2 segment create",
     "2 segment link",
     "2 dense link",
-    "4 fragment create",
     "5 record create",
-    "5 record link",
     "6 record list",
     "6 record delete",
 )

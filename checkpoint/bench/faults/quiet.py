@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -10,9 +11,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 from unittest.mock import patch
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from ett.checkpoint import table_reader, table_writer, verify
+from ett.checkpoint import buffer_pool, table_reader, table_writer, verify
+from ett.checkpoint.buffer_pool import PAGE_BYTES
 
 Job = TypeVar("Job")
 Item = TypeVar("Item")
@@ -37,12 +41,18 @@ def quiet(chance: random.Random) -> Iterator[None]:
             (verify, "in_threads", _in_turn),
         ):
             patches.enter_context(patch.object(module, name, serial))
+        # A few rows need no huge pages, each of which the kernel would clear.
+        patches.enter_context(patch.object(buffer_pool, "_mapped", _small))
         threads, level = torch.get_num_threads(), logging.root.manager.disable
         patches.callback(torch.set_num_threads, threads)
         patches.callback(logging.disable, level)
         torch.set_num_threads(1)
         logging.disable(logging.CRITICAL)
         yield
+
+
+def _small(num_bytes: int) -> NDArray[np.uint8]:
+    return np.frombuffer(mmap.mmap(-1, -(-num_bytes // PAGE_BYTES) * PAGE_BYTES), np.uint8)
 
 
 def _in_turn(jobs: Iterable[Job], work: Callable[[Job], Result], threads: int) -> list[Result]:

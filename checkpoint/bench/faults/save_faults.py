@@ -18,7 +18,7 @@ DEATHS = ("kill", "power")
 LOSSES = ("lost write", "flip", "zeros")  # the disk says that it has what it has not
 LIES = ("short write", *LOSSES)
 CHANGING = ("create", "write", "fsync", "link", "sync", "unlink", "delete")
-FILLING = ("create", "write", "fsync", "link", "sync")  # what a full disk refuses
+FILLING = ("create", "write", "link")  # what a full disk refuses
 GOES_ON = 0.2  # share of the processes that survive, and then save again
 RETURNED = "6 save returned"
 
@@ -124,7 +124,7 @@ def _kinds(point: str) -> list[str]:
     kinds.append("EIO")
     if verb in FILLING:
         kinds.append("ENOSPC")
-    if verb in ("create", "link", "delete", "read", "list"):
+    if verb in ("create", "link", "delete"):
         kinds.append("EACCES")
     if verb == "write":
         kinds += LIES
