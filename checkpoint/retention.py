@@ -49,7 +49,8 @@ def _kept(known: dict[int, Commit], keep_last: int) -> dict[int, Commit]:
     states = list(states_of_history(known).values())[:keep_last]
     kept = {commit.seq: commit for commits in states for commit in commits}
     # The newest record carries the highest number and epoch: without it a process of an older life could commit.
-    kept[max(known)] = known[max(known)]
+    if known:
+        kept[max(known)] = known[max(known)]
     return kept
 
 

@@ -173,3 +173,13 @@ def test_a_reader_written_from_the_page_alone_reads_a_chain(tmp_path: Path) -> N
         assert read_tables(folder, json.loads(commit_of(world).to_bytes())) == {
             ("users", row_id): b"".join(values) for row_id, values in world.rows.items()
         }
+
+
+def test_an_interval_without_a_change_writes_no_file(tmp_path: Path) -> None:
+    world = ChainWorld(tmp_path, random.Random(3))
+    world.train()
+    world.save_base()
+    before = list(world.live)
+    world.save_delta()
+    assert world.live == before
+    assert read_chain(tmp_path, world.live)[0] == world.rows

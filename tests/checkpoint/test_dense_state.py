@@ -357,3 +357,28 @@ def test_any_change_of_the_state_changes_its_digest() -> None:
     ]
     assert len({digest, *(digest_of_whole(*other) for other in others)}) == 5
     assert digest_of_whole({**tensors, "loader.ahead": torch.ones(1)}, {**tree, "loader": {"at": 2}}) == digest
+
+
+def test_optimizer_states_follow_the_names_of_parameters_not_their_positions(tmp_path: Path) -> None:
+    """A list of parameters changes its order with the code, and names of states with the sharding (torchrec #2394)."""
+
+    def job(*, is_reversed: bool) -> Job:
+        made = Job(tmp_path, stepped=False)
+        parameters = list(made.model.parameters())
+        made.optimizer = torch.optim.Adam(parameters[::-1] if is_reversed else parameters, lr=0.25)
+        made.checkpointer = Checkpointer(
+            CheckpointConfig(uri=str(tmp_path)),
+            model=made.model,
+            optimizer=made.optimizer,
+            loader=made.loader,
+            run=RecordingRun(),
+            ranks=SoloRanks(),
+        )
+        return made
+
+    saved = job(is_reversed=False)
+    saved.step()
+    saved.checkpointer.save(1, 1)
+    restored = job(is_reversed=True)
+    restored.checkpointer.restore()
+    assert restored.image() == saved.image()

@@ -10,7 +10,9 @@ import pytest
 from checkpoint_world import (
     FaultStore,
     Meeting,
+    Model,
     Rank,
+    RecordingRun,
     ThreadRanks,
     holds,
     raise_first,
@@ -19,8 +21,10 @@ from checkpoint_world import (
     saved_world,
 )
 
+from ett.checkpoint import CheckpointConfig, Checkpointer
+from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
-from ett.errors import AccessDenied, EttError, Unreachable
+from ett.errors import AccessDenied, ConfigError, EttError, Unreachable
 
 
 def break_store(rank: Rank, code: int) -> None:
@@ -128,3 +132,16 @@ def test_a_folder_without_rights_names_itself(tmp_path: Path) -> None:
     with pytest.raises(AccessDenied, match=str(tmp_path / "closed")) as raised:
         rank.checkpointer.restore()
     assert raised.value.exit_code == 5
+
+
+def test_a_rank_with_other_tables_fails_the_save_by_name(tmp_path: Path) -> None:
+    def work(ranks: ThreadRanks) -> None:
+        model = Model(ranks.rank, 2)
+        if ranks.rank == 1:
+            model.items.name = "bags/others"
+        Checkpointer(CheckpointConfig(uri=str(tmp_path)), model=model, run=RecordingRun(), ranks=ranks).save(1, 10)
+
+    for result in run_ranks(2, work):
+        assert isinstance(result, ConfigError)
+        assert "rank 1 has other tables than rank 0" in result.fact
+    assert CommitLog(LocalStore(tmp_path)).seqs() == [1]

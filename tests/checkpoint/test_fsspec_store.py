@@ -85,3 +85,12 @@ def test_an_unknown_scheme_is_refused_when_configured() -> None:
     with pytest.raises(ConfigError, match="'s4'") as raised:
         CheckpointConfig(uri="s4://bucket")
     assert raised.value.code == "F004"
+
+
+def test_a_stream_that_breaks_off_leaves_nothing() -> None:
+    """A file system that is written to directly completes what an exception cut off (s3fs #154)."""
+    store = FsspecStore("memory://a/b")
+    with pytest.raises(ZeroDivisionError), store.create_stream("d/f") as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert store.list("") == []

@@ -76,3 +76,7 @@ def test_abandoned_commits_go_with_the_next_save(tmp_path: Path) -> None:
     assert sorted(set(steps(tmp_path))) == [1, 7]
     known, _ = CommitLog(LocalStore(tmp_path)).read_all()
     assert all(damage(LocalStore(tmp_path), commit, "load") is None for commit in known.values())
+
+
+def test_a_folder_that_is_not_there_yet_keeps_nothing(tmp_path: Path) -> None:
+    assert retire(LocalStore(tmp_path / "not yet"), 1) == []

@@ -224,3 +224,11 @@ def test_without_a_uri_checkpoints_lie_in_the_jobs_folder(tmp_path: Path) -> Non
     assert (tmp_path / "checkpoints" / "FORMAT.json").exists()
     with pytest.raises(ConfigError, match=r"checkpoint\.uri"):
         Checkpointer(CheckpointConfig(), model=nn.Linear(2, 2), run=RecordingRun())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saved_by", [1, 2, 3, 4, 8])
+def test_any_number_of_ranks_restores_what_any_other_saved(tmp_path: Path, saved_by: int) -> None:
+    saved_world(tmp_path, saved_by, [5])
+    for world_size in (1, 2, 3, 4, 8):
+        assert holds(restored_world(tmp_path, world_size), 5)
