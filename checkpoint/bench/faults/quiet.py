@@ -42,7 +42,7 @@ def quiet(chance: random.Random) -> Iterator[None]:
         ):
             patches.enter_context(patch.object(module, name, serial))
         # A few rows need no huge pages, each of which the kernel would clear.
-        patches.enter_context(patch.object(buffer_pool, "_mapped", _small))
+        patches.enter_context(patch.object(buffer_pool, "mapped", _small))
         threads, level = torch.get_num_threads(), logging.root.manager.disable
         patches.callback(torch.set_num_threads, threads)
         patches.callback(logging.disable, level)
