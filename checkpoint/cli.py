@@ -20,7 +20,7 @@ from ett.checkpoint.export_cli import export_command
 from ett.checkpoint.pins import holds
 from ett.checkpoint.progress import Watch, progress
 from ett.checkpoint.store import Store
-from ett.checkpoint.verify import LEVELS, Level, damage, verify_commit
+from ett.checkpoint.verify import LEVELS, Level, damage, verify_commit, with_digests
 from ett.errors import CorruptState, NoCheckpoint
 
 _TIMES_READ = {"manifest": 0, "size": 0, "hash": 1, "load": 2}
@@ -70,7 +70,8 @@ def show_command(target: str, step: int | None, as_json: bool, digest: bool) -> 
     store = open_store_of(target)
     commit, warnings = find_commit(store, step)
     if digest:
-        verify_commit(store, commit, "load")
+        verify_commit(store, commit, "hash")
+        commit = with_digests(store, commit)
     facts = commit_facts(commit, tier_of(store, commit.seq))
     if as_json:
         print_json("show", {"uri": store.uri, **facts}, warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -43,11 +44,7 @@ def verify_commit(store: Store, commit: Commit, level: Level) -> None:
     for fragment in commit.fragments:
         read_fragment(store, fragment)
     if level == "load":
-        buffers = BufferPool()
-        for table in commit.tables:
-            _load_table(store, table, buffers)
-        if commit.dense is not None:
-            _load_dense(store, commit.dense)
+        with_digests(store, commit)
 
 
 def check_bytes(store: Store, stored: StoredFile, identity: SegmentIdentity) -> None:
@@ -62,7 +59,20 @@ def check_bytes(store: Store, stored: StoredFile, identity: SegmentIdentity) -> 
             raise
 
 
-def _load_table(store: Store, table: TableEntry, buffers: BufferPool) -> None:
+def with_digests(store: Store, commit: Commit) -> Commit:
+    """Return a commit with the digest of every table, computed from its files.
+
+    Raises: CorruptState: another one is stored, or a file is damaged.
+    """
+    buffers = BufferPool()
+    tables = tuple(replace(table, digest=_load_table(store, table, buffers)) for table in commit.tables)
+    if commit.dense is not None:
+        _load_dense(store, commit.dense)
+    return replace(commit, tables=tables)
+
+
+def _load_table(store: Store, table: TableEntry, buffers: BufferPool) -> str:
+    """Return the digest of a table's rows."""
     all_ids: list[Ids] = []
     ((num_rows, digest),) = read_tables(
         store,
@@ -84,6 +94,7 @@ def _load_table(store: Store, table: TableEntry, buffers: BufferPool) -> None:
             f"table {table.spec.name} holds {num_rows} rows with digest {digest}",
             expected=f"{table.num_rows} rows with digest {table.digest or 'unknown'}",
         )
+    return digest
 
 
 def _load_dense(store: Store, dense: DenseEntry) -> None:

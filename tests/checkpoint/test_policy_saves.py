@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.table import copy_of_rows
 from ett.checkpoint.verify import verify_commit
+from ett.cli import run
 from ett.errors import ConfigError, EttError
 from ett.trainer.embedding.dense_rows import DenseRows
 from ett.trainer.sparse.embedding_shard import EmbeddingShard
@@ -197,6 +199,22 @@ def test_what_is_written_is_what_changed(tmp_path: Path) -> None:
     assert delta.tables[2].num_rows == NUM_IDS
     nothing = checkpointer.save(3, 3)
     assert kinds_of(nothing, "grows") == [] and nothing.chain_len == 1
+
+
+def test_digests_of_a_chain_are_computed_when_they_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digests = []
+    for policy in ("incremental", "full"):
+        tables, checkpointer = one_rank(tmp_path / policy, policy=policy)
+        for step in (1, 2):
+            tables.train(random.Random(step))
+            checkpointer.save(step, step)
+        assert run(["checkpoint", "show", str(tmp_path / policy), "--digest", "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)["data"]
+        assert facts["type"] == ("base" if policy == "full" else "delta")
+        digests.append([facts["digest"], *(table["digest"] for table in facts["tables"])])
+    assert digests[0] == digests[1] and None not in digests[0]
 
 
 def test_the_longest_chain_is_kept(tmp_path: Path) -> None:
