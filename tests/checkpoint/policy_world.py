@@ -128,6 +128,7 @@ class PolicyWorld:
     seq: int = 0
     chain: TableChain = field(default_factory=TableChain)
     live: tuple[TableFile, ...] = ()
+    kept_hot_seq: int = 0
     commits: list[Committed] = field(default_factory=list)
     wrong: int = 0  # commits that were not read back as they were
 
@@ -180,7 +181,7 @@ class PolicyWorld:
             return
         hot_share = sum(len(plan.hot) for plan in plans) / max(1, len(saved))
         self.chain = self.chain.after(decision, self.seq, hot_share)
-        self.live = live_files(self.chain, self.live, new)
+        self.live = live_files(self.chain, self.live, new, kept_hot_seq=self.kept_hot_seq)
         for rank, plan in zip(self.ranks, plans, strict=True):
             self._forget_evictions(rank)
             rank.tracker.committed(plan.hot.slots)
@@ -188,17 +189,21 @@ class PolicyWorld:
         self.wrong += self.files.read(self.live) != saved
 
     def restart(self, num_ranks: int, *, back: int = 0, num_parts: int = 1) -> None:
-        """Start new processes from the newest commit, or from one `back` commits earlier; the number goes on."""
+        """Start new processes from the newest commit, or from one `back` commits earlier; the number goes on.
+
+        They read which rows the hot files hold, or take these files for cold ones.
+        """
         commit = self.commits[max(0, len(self.commits) - 1 - back)]
         self.commits = self.commits[: max(1, len(self.commits) - back)]
         self.seq += 1
         self.rows, self.live = dict(commit.rows), commit.files
         self.ranks = [Rank() for _ in range(num_ranks)]
         hot = set(self.files.read(file for file in self.live if file.identity.kind == "hot"))
+        self.kept_hot_seq = self.seq if "seeded" in self.rules and self.rng.random() < 0.5 else 0
         for rank, ids in self._by_rank(list(self.rows)):
             self.rng.shuffle(ids)
             rank.add(ids)
-            in_hot = hot & set(ids) if "seeded" in self.rules else set()
+            in_hot = hot & set(ids) if "seeded" in self.rules and not self.kept_hot_seq else set()
             rank.tracker.restored(len(ids), rank.slots(in_hot))
         self.chain = TableChain.of_files(self.bounds(num_parts), self.live, len(self.rows))
 
