@@ -315,7 +315,11 @@ def job(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFol
 def test_compact_says_what_it_would_write_then_writes_it(job: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
     plan = document(capsys, "compact", "test-job", "--dry-run")
     assert (plan["step"], plan["seq"], plan["chain_len"], plan["rewrite"]) == (5, 6, 3, None)
+    chain = document(capsys, "show", "test-job")
+    computed = document(capsys, "show", "test-job", "--digest")
+    assert (chain["digest"], chain["tables"][0]["digest"]) == (None, None)
     done = document(capsys, "compact", "test-job")["rewrite"]
+    assert (computed["step"], computed["digest"]) == (5, done["digest"])
     assert (done["seq"], done["files"]) == (7, 2)
     assert abs(done["bytes"] - plan["live_bytes"]) < 32768  # headers, indices, and zeros up to whole pages
     shown = document(capsys, "show", "test-job", "--digest")
