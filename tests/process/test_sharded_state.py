@@ -13,6 +13,7 @@ import pytest
 
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
+from ett.checkpoint.dense_reader import read_dense
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.verify import damage
 
@@ -79,6 +80,9 @@ def test_sharded_state_goes_to_any_number_of_ranks_bit_for_bit(tmp_path: Path) -
     assert {file.writer for file in newest(folder).dense.files} == {0, 1, 2, 3}  # type: ignore[union-attr]
     assert damage(LocalStore(folder), newest(folder), "load") is None
     assert image(folder, 4, 4) == trained_alone(4)
+    saved, _ = read_dense(LocalStore(folder), newest(folder).dense)  # type: ignore[arg-type]
+    of_model = {name: value.numpy().tobytes() for name, value in saved.items() if name.startswith("model.")}
+    assert of_model.items() <= image(folder, 4, 4).items()
 
 
 def test_a_rank_that_dies_while_parts_are_written_is_a_lost_peer_to_the_other(tmp_path: Path) -> None:

@@ -23,13 +23,28 @@ from ett.checkpoint.local_store import LocalStore
 from ett.errors import LostPeer, Unreachable
 
 
-class Columns(nn.Module):
-    """A weight whose columns are on different ranks, and one that is the same on all."""
+class Placed(nn.Module):
+    """Weights that are spread over ranks in other ways than fully_shard's."""
 
-    def __init__(self, weight: torch.Tensor, mesh: Any) -> None:
+    def __init__(self, weight: torch.Tensor, world_size: int) -> None:
         super().__init__()
-        self.columns = nn.Parameter(distribute_tensor(weight, mesh, [Shard(1)], src_data_rank=None))
-        self.same = nn.Parameter(distribute_tensor(weight[0], mesh, [Replicate()], src_data_rank=None))
+        self.columns = nn.Parameter(weight.clone())
+        self.same = nn.Parameter(weight[0].clone())
+        self.tiles = nn.Parameter(weight + 1)
+        self.twice = nn.Parameter(weight + 2)
+        if world_size == 1:
+            return
+        mesh = init_device_mesh("cpu", (world_size,))
+        grid = init_device_mesh("cpu", (2, world_size // 2))
+        places: dict[str, tuple[Any, list[Any]]] = {
+            "columns": (mesh, [Shard(1)]),
+            "same": (mesh, [Replicate()]),
+            "tiles": (grid, [Shard(0), Shard(1)]),
+            "twice": (grid, [Replicate(), Shard(0)]),  # as with fully_shard on a mesh of two dimensions
+        }
+        for name, (where, placements) in places.items():
+            spread = distribute_tensor(self.get_parameter(name).data, where, placements, src_data_rank=None)
+            self.register_parameter(name, nn.Parameter(spread))
 
 
 def build(world_size: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -37,18 +52,13 @@ def build(world_size: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3), nn.Linear(3, 1))
     weight = torch.randn(5, 6)
-    optimized = list(model.parameters())
     if world_size > 1:
         mesh = init_device_mesh("cpu", (world_size,))
         fully_shard(model[0], mesh=mesh)
         fully_shard(model[2], mesh=mesh)
-        model.append(Columns(weight, mesh))
-        optimized = [p for layer in model[:4] for p in layer.parameters()]
-    else:
-        model.append(nn.Module())
-        model[4].register_parameter("columns", nn.Parameter(weight))
-        model[4].register_parameter("same", nn.Parameter(weight[0].clone()))
-    return model, torch.optim.Adam(optimized, lr=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    model.append(Placed(weight, world_size))
+    return model, optimizer
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
