@@ -6,7 +6,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import Any
 
 from ett.checkpoint.canonical_json import Json
@@ -104,7 +103,7 @@ class DenseSave:
 
 def import_ahead() -> None:
     """Import what a save needs beside what follows, so that the first save does not wait half a second for it."""
-    threading.Thread(target=partial(raised_by, _import), name="ckpt-import").start()
+    threading.Thread(target=_import, name="ckpt-import").start()
 
 
 def _import() -> None:
