@@ -71,7 +71,8 @@ class EmbeddingBagCollection(nn.Module):
         self._on_device: DeviceBags | SharedDeviceBags | None = None
         self.blocks: list[Block] = []  # on the device
         if is_on_device(device):
-            self._make_on(torch.device(device), weights, cache_params, seed)  # type: ignore[arg-type]
+            where = torch.empty(0, device=device).device  # "cuda" is "cuda:0", or whichever is current
+            self._make_on(where, weights, cache_params, seed)
             return
         if cache_params is not None:
             raise ConfigError(
