@@ -11,6 +11,7 @@ EXTENSIONS = {
     "ett._ring": "ett/_ring.cpp",
     "ett.checkpoint._dense_digest": "checkpoint/_dense_digest.cpp",
     "ett.checkpoint._digest": "checkpoint/_digest.cpp",
+    "ett.checkpoint._ids": "checkpoint/_ids.cpp",
     "ett.checkpoint.policy._row_map": "checkpoint/policy/_row_map.cpp",
     "ett.hooks._around": "ett/hooks/_around.cpp",
     "ett.trainer.data._criteo": "trainer/data/_criteo.cpp",

@@ -27,7 +27,8 @@ from ett.checkpoint.policy.save_policy import parse_policy
 from ett.checkpoint.policy.table_saves import TableSaves
 from ett.checkpoint.ranks import Ranks, current_ranks, on_rank_zero
 from ett.checkpoint.restore import restore_newest
-from ett.checkpoint.retention import retire, sweep_orphans
+from ett.checkpoint.retention import sweep_orphans
+from ett.checkpoint.retention_thread import RetentionThread
 from ett.checkpoint.run_record import RunRecord
 from ett.checkpoint.save import SavePlace, save
 from ett.checkpoint.store import Store, open_store
@@ -86,6 +87,7 @@ class Checkpointer:
             self._place = replace(self._place, store=self._tier.local, is_shared=self._tier.is_shared)
         policy = parse_policy(config.policy, config.max_chain)
         self._tables = TableSaves(policy, config.policy, self._state, self._place.ranks, self._place.clock)
+        self._retention = RetentionThread(self._place.store, config.keep_last)
         self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock)
         self._epoch: Epoch | None = None
         self._failed_in_a_row = 0
@@ -178,7 +180,7 @@ class Checkpointer:
             if is_first and self._place.is_shared:
                 self._say_committed(commit)
             if is_first and self._tier is None:
-                retire(self._place.store, self._config.keep_last)
+                self._retention.after_commit()
         self._epoch = self._epoch.after(commit.seq)
         self._failed_in_a_row = 0
         stall_s = (self._place.clock.mono_ns() - began_ns) / 1e9
@@ -199,7 +201,9 @@ class Checkpointer:
         self._tables.touched(table, ids)
 
     def close(self, *, wait: bool = True) -> None:
-        """Wait until what was saved is uploaded, and give up the process group; no call is possible afterwards.
+        """Wait until what was saved is uploaded and old commits are gone, and give up the process group.
+
+        No call is possible afterwards. Old commits that a store does not delete within a minute stay, with a warning.
 
         Args: wait: False for a job that was told to stop: it waits a few seconds at most, and what has not arrived by
             then is logged; it stays in the buffer, and the next start sends it.
@@ -209,6 +213,7 @@ class Checkpointer:
             if self._tier is not None:
                 self._tier.close(wait=wait)
         finally:
+            self._retention.close(wait=wait)
             self._place.ranks.close()
 
     def _refuse_foreign(self, *, is_explicit: bool) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
+
+from ett.native import native
 
 RAW = 0
 DELTA_U32 = 1
 DELTA_U64 = 2
 
 Ids = NDArray[np.int64]
+NATIVE = native("ett.checkpoint._ids")
 
 
 def pack_ids(ids: Ids) -> tuple[int, bytes]:
@@ -24,7 +29,7 @@ def pack_ids(ids: Ids) -> tuple[int, bytes]:
 
 
 def unpack_ids(codec: int, payload: memoryview, first_id: int, num_rows: int) -> Ids | None:
-    """Return the int64 ids [num_rows], or None when the payload cannot be theirs."""
+    """Return the int64 ids [num_rows], strictly ascending, or None when the payload cannot be theirs."""
     item_bytes = {DELTA_U32: 4, DELTA_U64: 8}.get(codec)
     if item_bytes is None or num_rows < 1:
         return None
@@ -35,10 +40,24 @@ def unpack_ids(codec: int, payload: memoryview, first_id: int, num_rows: int) ->
         return None
     if len(raw) != expected:
         return None
-    shuffled = np.frombuffer(raw, np.uint8).reshape(item_bytes, num_rows - 1)
+    shuffled = np.frombuffer(raw, np.uint8)
+    if NATIVE is None:
+        return _unshuffled(shuffled.reshape(item_bytes, num_rows - 1), first_id)
+    ids = np.empty(num_rows, np.int64)
+    return ids if NATIVE.unpack(_address(shuffled), item_bytes, num_rows, first_id, _address(ids)) else None
+
+
+def _unshuffled(shuffled: NDArray[np.uint8], first_id: int) -> Ids | None:
+    item_bytes, num_steps = shuffled.shape
     steps = np.ascontiguousarray(shuffled.T).reshape(-1).view(f"<u{item_bytes}")
-    ids = np.empty(num_rows, np.uint64)
+    ids = np.empty(num_steps + 1, np.uint64)
     ids[0] = np.array(first_id, np.int64).view(np.uint64)
     np.cumsum(steps, dtype=np.uint64, out=ids[1:])
     ids[1:] += ids[0]
-    return ids.view(np.int64)
+    found = ids.view(np.int64)
+    return found if (found[1:] > found[:-1]).all() else None
+
+
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

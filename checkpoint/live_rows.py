@@ -56,7 +56,7 @@ class LiveRows:
         return sum(self.counts)
 
     def wanted(self, number: int) -> Callable[[Ids], Mask]:
-        """Return what says of the ids of a file's blocks which are live; it is asked once a block, in order."""
+        """Return what says of the ids of a file which are live; it is asked for all of them once, in order."""
         row = 0
 
         def is_live(ids: Ids) -> Mask:

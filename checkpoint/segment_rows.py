@@ -63,26 +63,29 @@ def unchecked_rows(
 ) -> Iterator[UncheckedRows]:
     """Yield the rows of a segment in order, but for blocks without a wanted one, in memory that is used again.
 
-    Args: wanted: returns bool [N], which of ids (int64 [N]) are wanted.
+    Args: wanted: returns bool [N], which of ids (int64 [N]) are wanted; asked for all rows once, in order.
     Raises: CorruptState: ids or the index differ from what was committed.
     """
     per_section = checked_blocks(segment, spec, file)
     at_once = max(1, READ_BYTES // (spec.block_rows * spec.row_bytes))
     blocks_of_ids = max(1, ROWS_OF_IDS // spec.block_rows)
     for start in range(0, len(per_section[0]), blocks_of_ids):
-        ids = read_ids(segment, per_section[0][start : start + blocks_of_ids], IDS)
-        rows = [(part, wanted(part)) for part in ids]
-        for begin, end in _runs([bool(mask.any()) for _, mask in rows], at_once):
-            blocks = [section[start + begin : start + end] for section in per_section[1 : len(spec.groups) + 1]]
-            yield _read(segment, spec, rows[begin:end], blocks, buffers)
+        part = [blocks[start : start + blocks_of_ids] for blocks in per_section[: len(spec.groups) + 1]]
+        ids = np.concatenate(read_ids(segment, part[0], IDS))
+        mask = wanted(ids)
+        ends = np.concatenate([[0], np.cumsum(part[0]["num_rows"].astype(np.int64))])
+        for begin, end in _runs(np.logical_or.reduceat(mask, ends[:-1]).tolist(), at_once):
+            rows = slice(ends[begin], ends[end])
+            yield _read(segment, spec, (ids[rows], mask[rows]), [group[begin:end] for group in part[1:]], buffers)
 
 
 def _read(
-    segment: Segment, spec: TableSpec, rows: list[tuple[Ids, Mask]], blocks: list[Blocks], buffers: BufferPool
+    segment: Segment, spec: TableSpec, rows: tuple[Ids, Mask], blocks: list[Blocks], buffers: BufferPool
 ) -> UncheckedRows:
-    mine = np.concatenate([mask for _, mask in rows])
+    ids, mine = rows
     sizes = [int(group["length"].sum()) for group in blocks]
-    room = 0 if mine.all() else int(mine.sum()) * spec.row_bytes
+    num_wanted = int(np.count_nonzero(mine))
+    room = 0 if num_wanted == len(mine) else num_wanted * spec.row_bytes
     lent = ExitStack()
     memory = lent.enter_context(buffers.taken(sum(size + -size % PAGE_BYTES for size in sizes) + room))
     found, at = [], 0
@@ -90,14 +93,7 @@ def _read(
         found.append(segment.load(group, memory[at : at + size]))
         at += size + -size % PAGE_BYTES  # so that a local disk is read past the page cache
     return UncheckedRows(
-        segment=segment,
-        spec=spec,
-        ids=np.concatenate([ids for ids, _ in rows]),
-        is_wanted=mine,
-        blocks=blocks,
-        found=found,
-        room=memory[at:],
-        lent=lent,
+        segment=segment, spec=spec, ids=ids, is_wanted=mine, blocks=blocks, found=found, room=memory[at:], lent=lent
     )
 
 
@@ -125,7 +121,7 @@ def read_ids(segment: Segment, records: Blocks, section_name: str) -> list[Ids]:
 
 def _unpacked(segment: Segment, record: np.void, payload: Bytes, section_name: str) -> Ids:
     ids = unpack_ids(int(record["codec"]), payload.data, int(record["min_id"]), int(record["num_rows"]))
-    if ids is None or ids[-1] != record["max_id"] or not (ids[1:] > ids[:-1]).all():
+    if ids is None or ids[-1] != record["max_id"]:
         raise segment.corrupt(f"has {section_name} from {record['min_id']} that are not those of its index")
     return ids
 

@@ -18,9 +18,12 @@ from ett.checkpoint.digest import TableDigest
 from ett.checkpoint.segment_reader import open_segment
 from ett.checkpoint.segment_rows import Mask, UncheckedRows, checked_blocks, read_ids, unchecked_rows
 from ett.checkpoint.store import Store
+from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.table_segments import IDS, TOMBSTONES, Ids, Rows, TableFile, TableSpec
 from ett.checkpoint.worker_threads import in_pipeline, in_threads, num_io_threads
 from ett.errors import CorruptState
+
+DISK_READERS = 3  # keep a local disk busy; more only take the processor from those that work on what was read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +75,7 @@ def read_tables(store: Store, tables: Sequence[TableToRead], buffers: BufferPool
             return number, len(rows.ids), words
 
     counts = [0] * len(tables)
-    for number, num_rows, words in in_pipeline(jobs, read, take):
+    for number, num_rows, words in in_pipeline(jobs, read, take, DISK_READERS if is_local(store.uri) else threads):
         counts[number] += num_rows
         digests[number].value += words
     return [(count, digest.hex) for count, digest in zip(counts, digests, strict=True)]

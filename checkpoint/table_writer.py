@@ -173,19 +173,19 @@ class _SegmentInPieces:
         records: list[list[BlockOfRows]],
         writer: SegmentWriter,
     ) -> _Piece:
-        """Gather some blocks; hash them at once, while they are in the processor's cache."""
-        first, ids = blocks[0].start, self._part.ids
-        lent = ExitStack()
-        (rows,) = self._room(self._spec.groups[:1], blocks[-1].stop - first, lent)
+        """Gather some blocks and hash them, while they are in the processor's cache."""
+        first, end = blocks[0].start, blocks[-1].stop
+        ids, lent = self._part.ids[first:end], ExitStack()
+        columns = self._room(self._spec.groups[:1], end - first, lent) + tuple(column[first:end] for column in later)
         with CORES:
-            for block in blocks:
-                columns = (rows[block.start - first : block.stop - first], *(column[block] for column in later))
-                self._part.table.gather(ids[block], columns)
-                self.digest.add(ids[block], columns)
-                for of_group, column in zip(records, columns, strict=True):
-                    checksum = xxhash.xxh3_64_intdigest(_flat(column))
-                    of_group.append(BlockOfRows(len(column), _ends(ids[block]), checksum))
-            writer.write_rows(1, _flat(rows), records[0][-len(blocks) :], rows.shape[1])
+            self._part.table.gather(ids, columns)
+            self.digest.add(ids, columns)
+            for of_group, column in zip(records, columns, strict=True):
+                for block in blocks:
+                    checksum = xxhash.xxh3_64_intdigest(_flat(column[block.start - first : block.stop - first]))
+                    id_range = _ends(self._part.ids[block])
+                    of_group.append(BlockOfRows(block.stop - block.start, id_range, checksum))
+            writer.write_rows(1, _flat(columns[0]), records[0][-len(blocks) :], columns[0].shape[1])
         return self._piece(lent)
 
     def _room(self, groups: Sequence[ColumnGroup], num_rows: int, stack: ExitStack) -> tuple[Bytes, ...]:

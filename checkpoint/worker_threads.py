@@ -52,7 +52,7 @@ def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def in_pipeline(
-    jobs: Iterable[Job], read: Callable[[Job], Iterator[Item]], work: Callable[[Item], Result]
+    jobs: Iterable[Job], read: Callable[[Job], Iterator[Item]], work: Callable[[Item], Result], readers: int
 ) -> list[Result]:
     """Do `work` with all that `read` yields for the jobs, and return the results in no order.
 
@@ -60,7 +60,7 @@ def in_pipeline(
     more items exist at once than there are threads, and one.
     Raises: what was raised first, when nothing runs any more.
     """
-    readers, workers = num_io_threads(), min(MOST_THREADS, NUM_CORES)
+    workers = min(MOST_THREADS, NUM_CORES)
     line = _Pipeline(jobs, read, work, threading.Semaphore(workers + 1))
     with ThreadPoolExecutor(readers + workers, thread_name_prefix="ett-checkpoint-io") as pool:
         for _ in range(workers):

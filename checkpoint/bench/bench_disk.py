@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from ett.checkpoint.bench.spent import Spent, spent
 from ett.checkpoint.buffer_pool import BufferPool, Bytes
-from ett.checkpoint.local_store import DIRECT_BUFFER_BYTES
+from ett.checkpoint.segment_rows import READ_BYTES
 from ett.checkpoint.table_segments import SEGMENT_BYTES
+from ett.checkpoint.table_writer import PIECE_BYTES
 from ett.checkpoint.worker_threads import in_threads, num_io_threads
 
 WAYS = ("direct", "cached")
 
 
 class Disk:
-    """Files of the size of segments in one folder, of `num_bytes` in all, in pieces as a save writes them."""
+    """Files of the size of segments, of `num_bytes` in all, in pieces as a save writes and a restore reads them."""
 
     def __init__(self, folder: Path, num_bytes: int) -> None:
         self._folder, self.num_bytes = folder, num_bytes
@@ -27,23 +30,34 @@ class Disk:
         """Return the seconds that writing takes, each file and the folder flushed; earlier files are gone before."""
         self.remove()
         os.sync()
-        return self._timed(lambda job, buffer: self._write(job, buffer, way)) + self._flush_folder_s()
+        return self._timed(lambda job, buffer: self._write(job, buffer, way), PIECE_BYTES) + self._flush_folder_s()
 
     def read_s(self, way: str) -> float:
         """Return the seconds that reading what was written takes."""
         drop_from_cache(self._folder)
-        return self._timed(lambda job, buffer: self._read(job, buffer, way))
+        return self._timed(lambda job, buffer: self._read(job, buffer, way), READ_BYTES)
+
+    def write(self, way: str) -> Spent:
+        """As `write_s`, with all that it took, what is done before included but for the seconds."""
+        seconds: list[float] = []
+        took = spent(lambda: seconds.append(self.write_s(way)))
+        return replace(took, seconds=seconds[0])
+
+    def read(self, way: str) -> Spent:
+        seconds: list[float] = []
+        took = spent(lambda: seconds.append(self.read_s(way)))
+        return replace(took, seconds=seconds[0])
 
     def remove(self) -> None:
         for path in self._folder.iterdir():
             path.unlink()
 
-    def _timed(self, work: Callable[[tuple[Path, int], Bytes], None]) -> float:
+    def _timed(self, work: Callable[[tuple[Path, int], Bytes], None], piece_bytes: int) -> float:
         starts = range(0, self.num_bytes, SEGMENT_BYTES)
         jobs = [(self._folder / f"{start}", min(SEGMENT_BYTES, self.num_bytes - start)) for start in starts]
 
         def with_buffer(job: tuple[Path, int]) -> None:
-            with self._buffers.taken(DIRECT_BUFFER_BYTES) as buffer:
+            with self._buffers.taken(piece_bytes) as buffer:
                 work(job, buffer)
 
         began = time.perf_counter()

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from ett.checkpoint import retention_thread
 from ett.checkpoint.bench.bench_run import QuietRun
 from ett.checkpoint.bench.bench_tables import bench_model
 from ett.checkpoint.checkpointer import Checkpointer
@@ -55,6 +56,9 @@ def _growth(workload: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _held() -> dict[str, float]:
+    for thread in threading.enumerate():
+        if thread.name == retention_thread.NAME:
+            thread.join()  # what it deletes is of the save before
     return {
         "memory_mib": _resident_mib("VmRSS"),
         "descriptors": len(os.listdir("/proc/self/fd")),

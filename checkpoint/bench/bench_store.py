@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import tempfile
-import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,19 +12,19 @@ from typing import Any
 from torch import nn
 
 from ett.bench import BenchResult
-from ett.checkpoint.bench.bench_disk import WAYS, Disk, drop_from_cache
+from ett.checkpoint.bench.bench_bound import rates_of_work, with_overlap
+from ett.checkpoint.bench.bench_disk import WAYS, Disk
+from ett.checkpoint.bench.bench_parties import Ours, Theirs
 from ett.checkpoint.bench.bench_process import measured_process
-from ett.checkpoint.bench.bench_run import QuietRun
 from ett.checkpoint.bench.bench_s3 import upload_figure
 from ett.checkpoint.bench.bench_tables import bench_model, forget, has_its_bits, tables_of
-from ett.checkpoint.checkpointer import Checkpointer
-from ett.checkpoint.config import CheckpointConfig
-from ett.checkpoint.retention import retire
-from ett.checkpoint.store import open_store
+from ett.checkpoint.bench.spent import Spent, check_moved
 from ett.checkpoint.worker_threads import num_io_threads
 from ett.errors import ThresholdMissed
 from ett.figures import FIGURES, Measured
 
+Round = tuple[Spent, Spent]  # of a save and of a restore, or of the disk alone
+_VERBS = ("save", "read")
 _WORKLOAD = FIGURES.parent / "workloads" / "store.toml"
 
 
@@ -44,113 +42,83 @@ def run(quick: bool, path: Path = _WORKLOAD) -> BenchResult:
     return BenchResult(figures=[*rates, extra, grown, s3], detail={**detail, **sent, "growth": growth})
 
 
-class _Ours:
-    def __init__(self, folder: Path, model: nn.Module) -> None:
-        self._folder, self._model = folder, model
-        self._store = open_store(str(folder))
-        self._checkpointer = self._new()
-        self._step = 0
-
-    def save_s(self) -> float:
-        self._step += 1
-        began = time.perf_counter()
-        self._checkpointer.save(self._step, self._step)
-        seconds = time.perf_counter() - began
-        retire(self._store, 1)
-        return seconds
-
-    def restore_s(self) -> float:
-        checkpointer = self._new()
-        drop_from_cache(self._folder)
-        began = time.perf_counter()
-        checkpointer.restore()
-        seconds = time.perf_counter() - began
-        self._checkpointer = checkpointer
-        return seconds
-
-    def _new(self) -> Checkpointer:
-        # Every party deletes what it wrote before outside its time: 10 ms a file here, which is the file system's.
-        config = CheckpointConfig(uri=str(self._folder), keep_last=1000)
-        return Checkpointer(config, model=self._model, run=QuietRun(), store=self._store)
-
-
-class _Theirs:
-    """torch.distributed.checkpoint in one process, with as many threads, files flushed, tensors read in place."""
-
-    def __init__(self, folder: Path, model: nn.Module) -> None:
-        self._folder = folder
-        self._state = {table.name: table.tensors() for table in tables_of(model)}
-        self._number = 0
-
-    def save_s(self) -> float:
-        from torch.distributed.checkpoint.filesystem import FileSystemWriter
-        from torch.distributed.checkpoint.state_dict_saver import save
-
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._number += 1
-        writer = FileSystemWriter(self._folder / str(self._number), thread_count=num_io_threads(), sync_files=True)
-        began = time.perf_counter()
-        save(self._state, storage_writer=writer, no_dist=True)
-        return time.perf_counter() - began
-
-    def restore_s(self) -> float:
-        from torch.distributed.checkpoint.filesystem import FileSystemReader
-        from torch.distributed.checkpoint.state_dict_loader import load
-
-        drop_from_cache(self._folder)
-        reader = FileSystemReader(self._folder / str(self._number))
-        began = time.perf_counter()
-        load(self._state, storage_reader=reader, no_dist=True)
-        return time.perf_counter() - began
-
-
 def _beside_each_other(workload: dict[str, Any], folder: Path, quick: bool) -> tuple[list[Measured], dict[str, Any]]:
-    """Return the four ratios. Raises: ThresholdMissed: a restore brought other bits."""
+    """Return the four ratios.
+
+    Raises: ThresholdMissed: a restore brought other bits, before the rounds or after them, or the disk was not asked.
+    """
     num_rows = workload["tables"]["quick_rows" if quick else "rows"]
     model = bench_model(workload["tables"], num_rows)
-    ours, theirs = _Ours(folder / "ours", model), _Theirs(folder / "theirs", model)
-    _check(ours, model, workload["tables"], num_rows)
-    _check(theirs, model, workload["tables"], num_rows)
+    ours, theirs = Ours(folder / "ours", model), Theirs(folder / "theirs", model)
     disk = Disk(folder / "disk", sum(table.num_bytes for table in tables_of(model)))
+    for party in (ours, theirs):
+        _check(party, model, workload["tables"], num_rows)
     alone = {way: (disk.write_s(way), disk.read_s(way)) for way in WAYS}
     write_way, read_way = (min(WAYS, key=lambda way: alone[way][at]) for at in (0, 1))
-    parties: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {
-        "disk": (lambda: disk.write_s(write_way), lambda: disk.read_s(read_way)),
-        "ours": (ours.save_s, ours.restore_s),
-        "dcp": (theirs.save_s, theirs.restore_s),
+    parties: dict[str, tuple[Callable[[], Spent], Callable[[], Spent]]] = {
+        "disk": (lambda: disk.write(write_way), lambda: disk.read(read_way)),
+        "ours": (ours.save, ours.restore),
+        "dcp": (theirs.save, theirs.restore),
     }
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in parties}
+    rounds: dict[str, list[Round]] = {name: [] for name in parties}
     for number in range(workload["pairs"]["quick_rounds" if quick else "rounds"]):
         for name in list(parties)[:: -1 if number % 2 else 1]:
             write, read = parties[name]
-            seconds[name].append((write(), read()))
-    reason = f"{disk.num_bytes / 1e9:.2f} GB, {num_io_threads()} threads; disk: {write_way} writes, {read_way} reads"
-    figures = [
-        Measured(
-            name=f"{verb}_vs_{other}",
-            unit="",
-            samples=[theirs[at] / mine[at] for theirs, mine in zip(seconds[other], seconds["ours"], strict=True)],
-            reason=reason,
-        )
-        for other in ("disk", "dcp")
-        for at, verb in enumerate(("save", "read"))
-    ]
-    rates = {
-        name: {
-            verb: round(disk.num_bytes / 1e6 / statistics.median(pair[at] for pair in pairs))
-            for at, verb in enumerate(("write_mb_s", "read_mb_s"))
-        }
-        for name, pairs in seconds.items()
-    }
+            rounds[name].append((write(), read()))
+            check_moved(f"{name}, written", rounds[name][-1][0].written_bytes, disk.num_bytes)
+            check_moved(f"{name}, read", rounds[name][-1][1].read_bytes, disk.num_bytes)
+    _check(ours, model, workload["tables"], num_rows)
     once = {way: [round(disk.num_bytes / 1e6 / value) for value in pair] for way, pair in alone.items()}
-    return figures, {"rates": rates, "disk": once, "seconds": seconds}
+    ways = f"disk: {write_way} writes, {read_way} reads"
+    detail = {
+        "rates": {name: _rates(disk.num_bytes, theirs) for name, theirs in rounds.items()},
+        "disk": once,
+        "bound": _bounds(rounds, disk.num_bytes, rates_of_work(model)),
+        "seconds": {name: [[one.seconds for one in pair] for pair in pairs] for name, pairs in rounds.items()},
+    }
+    return _ratios(rounds, f"{disk.num_bytes / 1e9:.2f} GB, {num_io_threads()} threads; {ways}"), detail
 
 
-def _check(party: _Ours | _Theirs, model: nn.Module, workload: dict[str, Any], num_rows: int) -> None:
-    party.save_s()
+def _ratios(rounds: dict[str, list[Round]], reason: str) -> list[Measured]:
+    found = []
+    for other in ("disk", "dcp"):
+        for at, verb in enumerate(_VERBS):
+            samples = [a[at].seconds / b[at].seconds for a, b in zip(rounds[other], rounds["ours"], strict=True)]
+            bound = _median(rounds["dcp"], at) / _median(rounds["disk"], at)
+            limit = f"; the disk alone is {bound:.2f} times as fast as it" if other == "dcp" else ""
+            found.append(Measured(name=f"{verb}_vs_{other}", unit="", samples=samples, reason=reason + limit))
+    return found
+
+
+def _rates(num_bytes: int, pairs: list[Round]) -> dict[str, float]:
+    rates: dict[str, float] = {}
+    for at, verb in enumerate(("write", "read")):
+        rates[f"{verb}_mb_s"] = round(num_bytes / 1e6 / _median(pairs, at))
+        rates[f"{verb}_cpu_s_per_gb"] = round(statistics.median(pair[at].cpu_s for pair in pairs) / num_bytes * 1e9, 3)
+    return rates
+
+
+def _bounds(rounds: dict[str, list[Round]], num_bytes: int, work: dict[str, float]) -> dict[str, Any]:
+    """Return the rates of the parts of a save and of a restore alone, and what they allow beside each other."""
+    disk = [num_bytes / _median(rounds["disk"], at) for at in (0, 1)]
+    save = with_overlap(disk[0], work["gather"], work["save_hashes"])
+    read = with_overlap(disk[1], work["read_hashes"], work["scatter"])
+    return {
+        "work_mb_s": {name: round(rate / 1e6) for name, rate in work.items()},
+        "save_vs_disk": round(save / disk[0], 3),
+        "read_vs_disk": round(read / disk[1], 3),
+        "save_vs_dcp": round(save * _median(rounds["dcp"], 0) / num_bytes, 3),
+        "read_vs_dcp": round(read * _median(rounds["dcp"], 1) / num_bytes, 3),
+    }
+
+
+def _median(pairs: list[Round], at: int) -> float:
+    return statistics.median(pair[at].seconds for pair in pairs)
+
+
+def _check(party: Ours | Theirs, model: nn.Module, workload: dict[str, Any], num_rows: int) -> None:
+    party.save()
     forget(model)
-    party.restore_s()
+    party.restore()
     if not has_its_bits(model, workload, num_rows):
-        raise ThresholdMissed(
-            f"{type(party).__name__.strip('_').lower()}: a restore brought other rows than were saved"
-        )
+        raise ThresholdMissed(f"{party.name}: a restore brought other rows than were saved")

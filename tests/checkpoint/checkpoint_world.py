@@ -191,8 +191,16 @@ class Rank:
     """One rank's process: model, optimizer, loader, checkpointer."""
 
     def __init__(
-        self, uri: Path, ranks: ThreadRanks, store: Store | None = None, clock: Clock | None = None, **config: Any
+        self,
+        uri: Path,
+        ranks: ThreadRanks,
+        store: Store | None = None,
+        clock: Clock | None = None,
+        *,
+        retires_beside: bool = False,
+        **config: Any,
     ) -> None:
+        """Args: retires_beside: old commits go in a thread, as in a job; else in `save`, so that all is done then."""
         self.rank = ranks.rank
         self.model = Model(ranks.rank, ranks.world_size)
         dense = [p for p in self.model.parameters() if p.dtype != torch.float64]
@@ -208,6 +216,9 @@ class Rank:
             store=store,
             clock=clock,
         )
+        if not retires_beside:
+            retention = self.checkpointer._retention
+            setattr(retention, "after_commit", retention.retire)  # noqa: B010 - of this one alone
 
     def fill(self, seed: int) -> None:
         self.model.fill(seed)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ett.checkpoint import id_codec
 from ett.checkpoint.id_codec import pack_ids, unpack_ids
 
 LOW, HIGH = -(2**63), 2**63 - 1
@@ -23,6 +26,20 @@ def test_packing_is_reversible(ids: np.ndarray) -> None:
     assert found is not None
     assert found.dtype == np.int64
     assert np.array_equal(found, ids)
+
+
+@given(id_lists, st.integers(0, 2**31), st.binary(max_size=64))
+def test_native_code_unpacks_what_numpy_does(ids: np.ndarray, first: int, damage: bytes) -> None:
+    assert id_codec.NATIVE is not None
+    codec, payload = pack_ids(ids)
+    frame = zstandard.ZstdCompressor().compress(damage[: len(damage) // 4 * 4])
+    for packed, start, count in ((payload, int(ids[0]), len(ids)), (frame, first, len(damage) // 4 + 1)):
+        native = unpack_ids(codec, memoryview(packed), start, count)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(id_codec, "NATIVE", None)
+            plain = unpack_ids(codec, memoryview(packed), start, count)
+        assert (native is None) == (plain is None)
+        assert native is None or np.array_equal(native, plain)
 
 
 @given(id_lists, st.sampled_from([-3, -2, -1, 1, 2, 3]))

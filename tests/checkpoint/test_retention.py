@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 from checkpoint_world import Meeting, Rank, ThreadRanks, holds, restored_world, saved_world
 
+from ett.checkpoint import retention_thread
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.retention import retire
@@ -47,6 +49,82 @@ def test_a_restored_commit_counts_once_however_often_it_is_restored(tmp_path: Pa
     rank.checkpointer.save(3, 30)
     assert set(steps(tmp_path)) == {2, 3}
     assert data_files(tmp_path) == live_files(tmp_path)
+
+
+class SlowToDelete(LocalStore):
+    """Deletes nothing before it may."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.may_delete, self.deleted = threading.Event(), list[str]()
+        self.failure: BaseException | None = None
+
+    def delete(self, name: str) -> None:
+        assert self.may_delete.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        super().delete(name)
+        self.deleted.append(name)
+
+
+def saving(store: LocalStore, steps: list[int]) -> Rank:
+    rank = Rank(store.root, ThreadRanks(0, 1, Meeting(1)), store=store, retires_beside=True, keep_last=1)
+    rank.checkpointer.restore()
+    for step in steps:
+        rank.fill(step)
+        rank.checkpointer.save(step, 10 * step)
+    return rank
+
+
+def test_training_does_not_wait_for_what_is_deleted(tmp_path: Path) -> None:
+    store = SlowToDelete(tmp_path)
+    rank = saving(store, [1, 2, 3, 4])
+    assert steps(tmp_path) == [0, 1, 2, 3, 4]
+    store.may_delete.set()
+    rank.checkpointer.close()
+    assert steps(tmp_path) == [4]
+    assert data_files(tmp_path) == live_files(tmp_path)
+
+
+def test_records_go_first_then_fragments_then_data(tmp_path: Path) -> None:
+    store = SlowToDelete(tmp_path)
+    store.may_delete.set()
+    saving(store, [1, 2]).checkpointer.close()
+    tops = [name.split("/")[0] for name in store.deleted]
+    order = [top for at, top in enumerate(tops) if at == 0 or tops[at - 1] != top]
+    assert order[:2] == ["commits", "m"]
+    assert set(order[2:]) == {"d", "dense"}
+    assert len(order) == len(set(order))
+
+
+@pytest.mark.parametrize("failure", [OSError("gone"), KeyError("a mistake of ours")])
+def test_what_cannot_be_deleted_never_fails_training(
+    tmp_path: Path, failure: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SlowToDelete(tmp_path)
+    store.failure = failure
+    store.may_delete.set()
+    rank = saving(store, [1, 2])
+    rank.checkpointer.close()
+    assert steps(tmp_path) == [0, 1, 2]
+    assert "could not remove old commits" in caplog.text
+    store.failure = None
+    saving(store, [3]).checkpointer.close()
+    assert steps(tmp_path) == [3]
+
+
+def test_a_job_that_ends_does_not_wait_for_ever_for_a_store_that_does_not_delete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retention_thread, "CLOSE_S", 0.01)
+    store = SlowToDelete(tmp_path)
+    rank = saving(store, [1, 2])
+    rank.checkpointer.close()
+    assert "not deleted within" in caplog.text
+    store.may_delete.set()
+    monkeypatch.setattr(retention_thread, "CLOSE_S", 30)
+    rank.checkpointer.close()
+    assert steps(tmp_path) == [2]
 
 
 def test_nothing_is_deleted_while_the_newest_is_torn(tmp_path: Path) -> None:

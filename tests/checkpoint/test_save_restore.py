@@ -69,9 +69,10 @@ def test_tables_of_several_segments_and_blocks_are_whole(
         assert holds(restored_world(tmp_path, world_size), 3)
 
 
-def test_a_save_asks_a_table_for_a_block_of_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_asks_a_table_for_a_piece_of_its_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large a table is, nobody ever holds more of it than the segments that are being written."""
     monkeypatch.setattr(table_segments, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(table_writer, "PIECE_BYTES", 1)
     asked: list[int] = []
     gather = DictShard.gather
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ett.checkpoint.buffer_pool import BufferPool
-from ett.checkpoint.worker_threads import in_pipeline, in_threads, num_io_threads, one_ahead
+from ett.checkpoint.worker_threads import MOST_THREADS, in_pipeline, in_threads, one_ahead
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -58,7 +58,7 @@ def test_a_list_of_jobs_that_fails_is_a_failure() -> None:
 
 
 def test_all_that_is_read_is_worked_on_once() -> None:
-    found = in_pipeline(range(50), lambda job: iter(range(job)), lambda item: item * item)
+    found = in_pipeline(range(50), lambda job: iter(range(job)), lambda item: item * item, 3)
     assert sorted(found) == sorted(item * item for job in range(50) for item in range(job))
 
 
@@ -70,7 +70,7 @@ def test_reading_goes_on_while_others_work() -> None:
         both.wait()
         yield 1
 
-    in_pipeline([0], read, lambda item: both.wait() if item == 0 else None)
+    in_pipeline([0], read, lambda item: both.wait() if item == 0 else None, 1)
 
 
 def test_no_more_is_read_than_there_are_threads_for() -> None:
@@ -87,9 +87,9 @@ def test_no_more_is_read_than_there_are_threads_for() -> None:
             count(1)
             yield item
 
-    in_pipeline(range(20), read, lambda item: count(-1))
+    in_pipeline(range(20), read, lambda item: count(-1), 4)
     assert alive == 0
-    assert most <= 2 * num_io_threads() + 1
+    assert most <= 4 + 2 * MOST_THREADS + 1
 
 
 @pytest.mark.parametrize("is_reader", [True, False])
@@ -109,7 +109,7 @@ def test_a_failure_in_a_pipeline_is_raised_once_nothing_runs(is_reader: bool, er
 
     before = threading.active_count()
     with pytest.raises(type(error)):
-        in_pipeline(range(1000), read, work)
+        in_pipeline(range(1000), read, work, 3)
     assert threading.active_count() == before
     assert len(begun) < 1000
 

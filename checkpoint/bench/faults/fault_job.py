@@ -105,7 +105,7 @@ class FaultJob:
         self._model = nn.Module()
         self._model.tables = nn.ModuleList([FaultTable(name, dim) for name, dim in TABLES.items()])
         self._model.register_buffer("dense", torch.zeros(8))
-        self._loader = _Loader()
+        self._loader, self._is_buffered = _Loader(), bool(buffer_dir)
         config = CheckpointConfig(uri=store.uri, keep_last=keep_last, buffer_dir=buffer_dir)
         self.checkpointer = Checkpointer(
             config,
@@ -131,7 +131,10 @@ class FaultJob:
 
     def save(self) -> Commit:
         if self.saves_full:
-            return self.checkpointer.save(self.step, self._loader.cursor)
+            commit = self.checkpointer.save(self.step, self._loader.cursor)
+            if not self._is_buffered:
+                self.checkpointer.close()  # what retention deletes in its thread is of this save's operations
+            return commit
         return save_delta(self.checkpointer, self.oracle, self.step, self._loader.cursor, self.keep_last)
 
     def image(self) -> bytes:

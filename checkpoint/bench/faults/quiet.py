@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ett.checkpoint import buffer_pool, table_reader, table_writer, verify
 from ett.checkpoint.buffer_pool import PAGE_BYTES
+from ett.checkpoint.retention_thread import RetentionThread
 
 Job = TypeVar("Job")
 Item = TypeVar("Item")
@@ -33,14 +34,15 @@ def quiet(chance: random.Random) -> Iterator[None]:
 
     with ExitStack() as patches:
         patches.enter_context(patch.object(uuid, "uuid4", new_uuid))
-        for module, name, serial in (
+        for owner, name, serial in (
             (table_writer, "in_threads", _in_turn),
             (table_writer, "one_ahead", _not_ahead),
             (table_reader, "in_threads", _in_turn),
             (table_reader, "in_pipeline", _in_one_line),
             (verify, "in_threads", _in_turn),
+            (RetentionThread, "after_commit", RetentionThread.retire),
         ):
-            patches.enter_context(patch.object(module, name, serial))
+            patches.enter_context(patch.object(owner, name, serial))
         # A few rows need no huge pages, each of which the kernel would clear.
         patches.enter_context(patch.object(buffer_pool, "mapped", _small))
         threads, level = torch.get_num_threads(), logging.root.manager.disable
@@ -60,7 +62,7 @@ def _in_turn(jobs: Iterable[Job], work: Callable[[Job], Result], threads: int) -
 
 
 def _in_one_line(
-    jobs: Iterable[Job], read: Callable[[Job], Iterator[Item]], work: Callable[[Item], Result]
+    jobs: Iterable[Job], read: Callable[[Job], Iterator[Item]], work: Callable[[Item], Result], readers: int
 ) -> list[Result]:
     return [work(item) for job in jobs for item in read(job)]
 
