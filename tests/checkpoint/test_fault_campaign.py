@@ -9,13 +9,15 @@ from unittest.mock import patch
 
 import pytest
 
-from ett.checkpoint import dense_files
+from ett.checkpoint import collection, dense_files
+from ett.checkpoint.bench.faults import save_faults
 from ett.checkpoint.bench.faults.campaign import Campaign, CellTally, scratch_folder
 from ett.checkpoint.bench.faults.family import Cell
 from ett.checkpoint.bench.faults.surroundings import surroundings
 from ett.checkpoint.bench.faults.unverified import unverified
 from ett.checkpoint.bench.seaweed import find_weed
 from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.policy.table_tracker import TableTracker
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,26 @@ def test_a_commit_whose_name_is_not_synced_is_seen(campaign: Campaign) -> None:
     assert lost(campaign, "save", cell, 8) == 0
     with patch.object(LocalStore, "sync", lambda self, names: None):
         assert lost(campaign, "save", cell, 8) > 0
+
+
+def test_changes_that_a_failed_save_takes_with_it_are_seen(campaign: Campaign) -> None:
+    """The next save of the process writes what changed since the failed one, and not what that one was to write."""
+
+    def forget(self: TableTracker) -> None:
+        self._in_flight = None
+
+    cell = Cell("ENOSPC", "4 fragment write")
+    with patch.object(save_faults, "GOES_ON", 1.0):
+        assert lost(campaign, "save", cell, 8) == 0
+        with patch.object(TableTracker, "give_back", forget):
+            assert lost(campaign, "save", cell, 8) > 0
+
+
+def test_files_of_a_save_that_a_collector_takes_are_seen(campaign: Campaign) -> None:
+    cell = Cell("collector years ahead", "5 record create")
+    assert lost(campaign, "clock", cell, 3) == 0
+    with patch.object(collection, "_is_orphan", lambda *args: True):
+        assert lost(campaign, "clock", cell, 3) > 0
 
 
 def test_a_tally_is_plain_data(campaign: Campaign) -> None:

@@ -31,6 +31,7 @@ from ett.checkpoint.bench.faults.worlds import (
     chain_world,
     fresh_world,
     full_world,
+    policy_world,
     restarted_world,
     single_world,
 )
@@ -107,10 +108,11 @@ class Campaign:
         full, chain = full_world(worlds / "full", self._seed), chain_world(worlds / "chain", self._seed + 1)
         restarted = restarted_world(worlds / "restarted", self._seed + 2)
         fresh: World = fresh_world(worlds / "fresh", self._seed + 3)
-        yield SaveFaults([full, chain], trials / "save")
+        adaptive = policy_world(worlds / "adaptive", self._seed + 5)
+        yield SaveFaults([full, chain, adaptive], trials / "save")
         yield StartFaults([full, chain, fresh], trials / "start")
         yield DamageFaults([full, chain, restarted])
-        yield RotFaults([full, chain])
+        yield RotFaults([full, chain, adaptive])
         yield LifeFaults([full, chain])
         yield ClockFaults([full, chain])
         yield UploadFaults(full, trials / "upload")

@@ -3,61 +3,24 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from ett.checkpoint.bench.bench_run import QuietRun
 from ett.checkpoint.bench.faults.chain_save import save_delta
+from ett.checkpoint.bench.faults.fault_table import FaultTable
 from ett.checkpoint.bench.faults.oracle import SAMPLES_PER_STEP, TABLES, JobState, Oracle, image_of
 from ett.checkpoint.checkpointer import Checkpointer, RestoredPosition
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.config import CheckpointConfig
 from ett.checkpoint.ranks import SoloRanks
 from ett.checkpoint.store import Store
-from ett.checkpoint.table import StateSpec, TableRows
 from ett.clock import Clock
 
-
-class FaultTable(nn.Module):
-    """Implements `ett.checkpoint.table.TableShard`."""
-
-    weight_dtype = "float32"
-    states = (StateSpec(name="sum", dtype="float32", width=1),)
-
-    def __init__(self, name: str, dim: int) -> None:
-        super().__init__()
-        self.name, self.dim = name, dim
-        self.begin_import(0)
-        self.end_import()
-
-    def set_rows(self, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
-        self.ids, self.rows = torch.from_numpy(ids), torch.from_numpy(rows)
-
-    def begin_export(self) -> Tensor:
-        return self.ids
-
-    def gather(self, ids: Tensor, out: TableRows) -> None:
-        rows = self.rows[torch.searchsorted(self.ids, ids)]
-        out.weights.copy_(rows[:, :-1])
-        out.states["sum"].copy_(rows[:, -1:])
-
-    def owned(self, ids: Tensor) -> Tensor:
-        return torch.ones(len(ids), dtype=torch.bool)
-
-    def begin_import(self, num_rows: int) -> None:
-        self._parts = [(torch.empty(0, dtype=torch.int64), torch.empty(0, self.dim + 1))]
-
-    def import_rows(self, rows: TableRows) -> None:
-        self._parts.append((rows.ids.clone(), torch.cat([rows.weights, rows.states["sum"]], dim=1)))
-
-    def end_import(self) -> None:
-        ids = torch.cat([part for part, _ in self._parts])
-        order = torch.argsort(ids)
-        self.ids, self.rows = ids[order], torch.cat([part for _, part in self._parts])[order]
+Policy = Literal["full", "adaptive", "incremental", "differential", "check_n_run"]
 
 
 class _Loader:
@@ -88,7 +51,8 @@ class StillClock:
 class FaultJob:
     """One life of the job: a model, and a checkpointer over a store.
 
-    saves_full: every save has all rows; else the job continues a chain of base, hot and cold files.
+    saves_full: every save has all rows, or what `policy` decides; else the job continues a chain of base, hot and cold
+    files by hand.
     """
 
     def __init__(
@@ -100,13 +64,14 @@ class FaultJob:
         keep_last: int = 2,
         clock: Clock | None = None,
         buffer_dir: str = "",
+        policy: Policy = "full",
     ) -> None:
         self.oracle, self.store, self.saves_full, self.keep_last = oracle, store, saves_full, keep_last
         self._model = nn.Module()
         self._model.tables = nn.ModuleList([FaultTable(name, dim) for name, dim in TABLES.items()])
         self._model.register_buffer("dense", torch.zeros(8))
         self._loader, self._is_buffered = _Loader(), bool(buffer_dir)
-        config = CheckpointConfig(uri=store.uri, keep_last=keep_last, buffer_dir=buffer_dir)
+        config = CheckpointConfig(uri=store.uri, keep_last=keep_last, buffer_dir=buffer_dir, policy=policy)
         self.checkpointer = Checkpointer(
             config,
             model=self._model,

@@ -109,6 +109,7 @@ class StartFaults:
 def points_of_a_save(world: World, folder: Path) -> dict[str, int]:
     store = FaultyStore(world.clone(folder))
     job = world.job(store)
+    store.seen.clear()
     store.step = "1"
     job.train_to(world.last + 1)
     job.save()

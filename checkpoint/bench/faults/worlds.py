@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ett.checkpoint.bench.faults.fault_job import FaultJob
+from ett.checkpoint.bench.faults.fault_job import FaultJob, Policy
 from ett.checkpoint.bench.faults.oracle import Oracle
 from ett.checkpoint.incarnation import Epoch
 from ett.checkpoint.local_store import LocalStore
@@ -25,12 +25,20 @@ class World:
     last: int
     epoch: Epoch
     is_chain: bool
+    policy: Policy = "full"
 
     def clone(self, target: Path) -> Path:
         return linked_copy(self.folder, target)
 
     def job(self, store: Store, *, keep_last: int = 2, clock: Clock | None = None) -> FaultJob:
-        """Return the job as it stands after its last save, over another store of a clone."""
+        """Return the job as it stands after its last save, over another store of a clone.
+
+        With a policy it is a new life, which knows by its restore alone what is due.
+        """
+        if self.policy != "full":
+            job = FaultJob(self.oracle, store, keep_last=keep_last, clock=clock, policy=self.policy)
+            job.restore()
+            return job
         job = FaultJob(self.oracle, store, saves_full=not self.is_chain, keep_last=keep_last, clock=clock)
         job.checkpointer._epoch = self.epoch
         job.train_to(self.last)
@@ -68,6 +76,11 @@ def chain_world(folder: Path, seed: int) -> World:
     return _saved(folder, seed, "fddd", is_chain=True)
 
 
+def policy_world(folder: Path, seed: int) -> World:
+    """Return a folder with a base and what the adaptive policy wrote after it."""
+    return _saved(folder, seed, "ffff", is_chain=False, policy="adaptive")
+
+
 def restarted_world(folder: Path, seed: int) -> World:
     """Return a full world whose newest record is that of a restart."""
     world = full_world(folder, seed)
@@ -78,9 +91,9 @@ def restarted_world(folder: Path, seed: int) -> World:
     return World(folder, world.oracle, world.last, epoch, is_chain=False)
 
 
-def _saved(folder: Path, seed: int, saves: str, *, is_chain: bool) -> World:
+def _saved(folder: Path, seed: int, saves: str, *, is_chain: bool, policy: Policy = "full") -> World:
     oracle = Oracle(seed, NUM_ROWS)
-    job = FaultJob(oracle, LocalStore(folder))
+    job = FaultJob(oracle, LocalStore(folder), policy=policy)
     job.restore()
     for step, kind in enumerate(saves, start=1):
         job.train_to(step)
@@ -89,7 +102,7 @@ def _saved(folder: Path, seed: int, saves: str, *, is_chain: bool) -> World:
     _leave_orphans(folder)
     epoch = job.checkpointer._epoch
     assert epoch is not None
-    return World(folder, oracle, len(saves), epoch, is_chain)
+    return World(folder, oracle, len(saves), epoch, is_chain, policy)
 
 
 def _leave_orphans(folder: Path) -> None:
