@@ -96,6 +96,7 @@ def test_a_commit_whose_name_is_not_synced_is_seen(campaign: Campaign) -> None:
         assert lost(campaign, "save", cell, 8) > 0
 
 
+@pytest.mark.slow
 def test_changes_that_a_failed_save_takes_with_it_are_seen(campaign: Campaign) -> None:
     """The next save of the process writes what changed since the failed one, and not what that one was to write."""
 
@@ -104,9 +105,9 @@ def test_changes_that_a_failed_save_takes_with_it_are_seen(campaign: Campaign) -
 
     cell = Cell("ENOSPC", "4 fragment write")
     with patch.object(save_faults, "GOES_ON", 1.0):
-        assert lost(campaign, "save", cell, 8) == 0
+        assert lost(campaign, "save", cell, 16) == 0
         with patch.object(TableTracker, "give_back", forget):
-            assert lost(campaign, "save", cell, 8) > 0
+            assert lost(campaign, "save", cell, 16) > 0
 
 
 def test_files_of_a_save_that_a_collector_takes_are_seen(campaign: Campaign) -> None:

@@ -35,6 +35,14 @@ def role_of(name: str) -> str:
     return ROLES.get(top, top or "folder")
 
 
+def any_of(times: int, point: str, chance: random.Random) -> int:
+    """Return one of the times, from 0, that a run comes to a point which another run has come to `times` times.
+
+    A folder of two digits that is there already is not made: that is one sync less.
+    """
+    return chance.randrange(max(1, times - 1) if point.endswith("folder sync") else times)
+
+
 @dataclass(frozen=True, slots=True)
 class Aim:
     """The fault: at which operation of a point, and for how long. chance: decides what is left open."""

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from ett.checkpoint.bench.faults.family import Cell
+from ett.checkpoint.bench.faults.faulty_store import any_of
 from ett.checkpoint.bench.faults.killed_process import ANY_INSTANT, KillOrder
 from ett.checkpoint.bench.faults.save_faults import CHANGING, points_of_a_save
 from ett.checkpoint.bench.faults.surroundings import Surroundings
@@ -40,7 +41,7 @@ class KillFaults:
         world = self._worlds[number]
         folder = linked_copy(self._folders[number], self._disk / "fault")
         try:
-            occurrence = chance.randrange(self._seen[number].get(cell.point, 1))
+            occurrence = any_of(self._seen[number].get(cell.point, 1), cell.point, chance)
             order = KillOrder(str(folder), cell.point, occurrence, chance.getrandbits(32))
             is_done = self._killer.kill_a_save(world, order)
             if is_done and cell.point != ANY_INSTANT:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ett.checkpoint.bench.faults.family import Cell
 from ett.checkpoint.bench.faults.fault_job import FaultJob
-from ett.checkpoint.bench.faults.faulty_store import ERRORS, Aim, FaultyStore, Killed
+from ett.checkpoint.bench.faults.faulty_store import ERRORS, Aim, FaultyStore, Killed, any_of
 from ett.checkpoint.bench.faults.verdict import Expected, Verdict, not_injected, restored_verdict
 from ett.checkpoint.bench.faults.worlds import World, linked_copy
 from ett.checkpoint.local_store import LocalStore
@@ -135,7 +135,7 @@ def _kinds(point: str) -> list[str]:
 
 
 def _aim(cell: Cell, times: int, chance: random.Random) -> Aim:
-    occurrence = chance.randrange(times)
+    occurrence = any_of(times, cell.point, chance)
     return Aim(cell.kind, cell.point, occurrence, stays=cell.kind in ERRORS and chance.random() < 0.5, chance=chance)
 
 

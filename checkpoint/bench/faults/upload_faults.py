@@ -11,7 +11,7 @@ from ett.checkpoint import uploader
 from ett.checkpoint.bench.faults.damage import DAMAGES
 from ett.checkpoint.bench.faults.family import Cell
 from ett.checkpoint.bench.faults.fault_job import FaultJob
-from ett.checkpoint.bench.faults.faulty_store import Aim, FaultyStore, role_of
+from ett.checkpoint.bench.faults.faulty_store import Aim, FaultyStore, any_of, role_of
 from ett.checkpoint.bench.faults.verdict import Expected, Verdict, compared, not_injected, restored_verdict
 from ett.checkpoint.bench.faults.worlds import World, linked_copy
 from ett.checkpoint.local_store import LocalStore
@@ -47,7 +47,7 @@ class UploadFaults:
         if cell.kind in DAMAGED:
             return self._with_damage(cell, chance, scratch, job, store)
         kind = "kill" if cell.kind in DEATHS else cell.kind
-        occurrence = chance.randrange(self._seen[cell.point])
+        occurrence = any_of(self._seen[cell.point], cell.point, chance)
         store.aim = Aim(kind, cell.point, occurrence, stays=False, chance=chance)
         is_there = _save_and_send(job, store)
         if not store.has_struck:
