@@ -60,9 +60,9 @@ def test_faults_of_processes_and_of_a_real_server_are_never_silent(
 
 
 def test_faults_here_and_there_are_never_silent(campaign: Campaign) -> None:
-    tallies = campaign.run(1, share=(5, 23))
+    tallies = campaign.run(1, share=(5, 47))
     assert wrong(tallies) == []
-    assert sum(tally.count for tally in tallies) >= 10
+    assert sum(tally.count for tally in tallies) >= 8
 
 
 def test_a_fault_is_the_same_when_it_is_injected_again(campaign: Campaign) -> None:
@@ -76,11 +76,12 @@ def test_a_fault_is_the_same_when_it_is_injected_again(campaign: Campaign) -> No
 
 def test_without_verification_damage_is_silent(campaign: Campaign) -> None:
     cell = Cell("flip", "base segment")
-    assert lost(campaign, "damage", cell, 20) == 0
+    assert lost(campaign, "damage", cell, 10) == 0
     with unverified():
-        assert lost(campaign, "damage", cell, 20) > 0
+        assert lost(campaign, "damage", cell, 10) > 0
 
 
+@pytest.mark.slow
 def test_a_file_whose_hash_is_not_checked_is_seen(campaign: Campaign) -> None:
     cell = Cell("zeros", "dense")
     assert lost(campaign, "damage", cell, 20) == 0
@@ -88,6 +89,7 @@ def test_a_file_whose_hash_is_not_checked_is_seen(campaign: Campaign) -> None:
         assert lost(campaign, "damage", cell, 60) > 0
 
 
+@pytest.mark.slow
 def test_a_commit_whose_name_is_not_synced_is_seen(campaign: Campaign) -> None:
     """The save has returned, and after a loss of power its commit is not there."""
     cell = Cell("power", "6 save returned")
