@@ -35,10 +35,9 @@ def run(quick: bool, path: Path = _WORKLOAD) -> BenchResult:
     unseen = sum(tally.outcomes["silent"] for tally in blind)
     injected = sum(tally["count"] for tally in tallies)
     wrong = sum(tally[outcome] for tally in tallies for outcome in WRONG) + len(bytes_flipped.silent)
-    smallest = min(tally["count"] for tally in tallies)
     flips = f"{bytes_flipped.injected} bytes flipped one by one"
     figures = [
-        Measured(name="injected", unit="", samples=[injected], reason=f"{len(tallies)} cells, {smallest} or more each"),
+        Measured(name="injected", unit="", samples=[injected], reason=_cells(tallies)),
         Measured(name="silent", unit="", samples=[wrong], reason=f"of these and of {flips}"),
         Measured(
             name="silent_without_verification",
@@ -53,6 +52,16 @@ def run(quick: bool, path: Path = _WORKLOAD) -> BenchResult:
         "without_verification": [tally.as_json() for tally in blind],
     }
     return BenchResult(figures=figures, detail=detail, table=list(_table(tallies)))
+
+
+def _cells(tallies: list[dict[str, Any]]) -> str:
+    """Say how many cells there were, and how many faults each has at least."""
+    least: dict[str, int] = {}
+    for tally in tallies:
+        least[tally["family"]] = min(tally["count"], least.get(tally["family"], tally["count"]))
+    of_processes = least.pop("process")
+    without = "" if "s3" in least else "; no S3 server here: make peers"
+    return f"{len(tallies)} cells, {min(least.values())} or more each, {of_processes} of SIGKILL{without}"
 
 
 def _every_byte(folder: Path, workload: dict[str, Any]) -> Flips:

@@ -10,11 +10,13 @@ from unittest.mock import patch
 import pytest
 
 from ett.checkpoint import collection, dense_files
+from ett.checkpoint.bench.bench_faults import _cells, _table
 from ett.checkpoint.bench.faults import save_faults
 from ett.checkpoint.bench.faults.campaign import Campaign, CellTally, scratch_folder
 from ett.checkpoint.bench.faults.family import Cell
 from ett.checkpoint.bench.faults.surroundings import surroundings
 from ett.checkpoint.bench.faults.unverified import unverified
+from ett.checkpoint.bench.faults.verdict import OUTCOMES
 from ett.checkpoint.bench.seaweed import find_weed
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.policy.table_tracker import TableTracker
@@ -122,3 +124,16 @@ def test_files_of_a_save_that_a_collector_takes_are_seen(campaign: Campaign) -> 
 def test_a_tally_is_plain_data(campaign: Campaign) -> None:
     tally = campaign.run(1, share=(0, 1000))[0]
     assert json.loads(json.dumps(tally.as_json()))["count"] == 1
+
+
+def test_the_figure_says_how_many_faults_each_cell_has_and_what_could_not_be_run() -> None:
+    tallies = [
+        {"family": family, "kind": "k", "point": str(count), "count": count, "wrong": [], **dict.fromkeys(OUTCOMES, 0)}
+        for family, count in (("save", 100), ("start", 101), ("process", 10))
+    ]
+    assert _cells(tallies) == "3 cells, 100 or more each, 10 of SIGKILL; no S3 server here: make peers"
+    assert [line.split()[:4] for line in _table(tallies)][1:] == [
+        ["save", "k", "1", "100"],
+        ["start", "k", "1", "101"],
+        ["process", "k", "1", "10"],
+    ]
