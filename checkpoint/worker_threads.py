@@ -16,10 +16,9 @@ Job = TypeVar("Job")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 NUM_CORES = len(os.sched_getaffinity(0))
-# Two a core and one more: some work while the others wait for the disk. Measured with 1, 2, 4, 5, 6 and 8
-# (docs/adr/0003-checkpoint-io.md); each takes a buffer of a segment.
+# Two a core and one more: some work while the others wait for the disk (docs/adr/0003-checkpoint-io.md).
 MOST_THREADS = 5
-# Held while rows are gathered and hashed: without it all threads do that at once, and then all wait for the disk.
+# Held while rows are gathered and hashed: those that write need little of the processor, but at once.
 CORES = threading.BoundedSemaphore(NUM_CORES)
 
 
