@@ -192,12 +192,18 @@ class Checkpointer:
     def touched(self, table: str, ids: NDArray[np.int64] | None) -> None:
         """Have rows saved again that were written to without the table's knowledge.
 
-        Args: ids: int64 [N], distinct, of rows that this rank has; None: all of them.
-        Raises: ConfigError: there is no such table.
+        Args: ids: int64 [N], in any order; those that are no rows of this rank are passed over; None: all of them.
+        Raises: ConfigError: there is no such table, or ids are no list of int64.
         """
         if table not in self._state.shards:
             known = ", ".join(sorted(self._state.shards)) or "no tables"
             raise ConfigError(f"no table is named {table!r}", expected=f"one of: {known}")
+        if ids is not None and (ids.dtype != np.int64 or ids.ndim != 1):
+            raise ConfigError(
+                f"ids of table {table!r} are {ids.dtype} {list(ids.shape)}",
+                expected="int64 [N], or None for all rows",
+                do="convert them with numpy.asarray(ids, numpy.int64).ravel()",
+            )
         self._tables.touched(table, ids)
 
     def close(self, *, wait: bool = True) -> None:

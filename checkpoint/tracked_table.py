@@ -31,11 +31,17 @@ class RowChanges(Protocol):
 class TrackedTable(Protocol):
     """A TableShard with changes that can be told."""
 
+    tracked_by: RowChanges  # who is told: the last that `track` was called with
+
     def track(self, changes: RowChanges) -> None:
-        """Tell `changes` of everything from now on, first of the slots that there are; it knows the rows in them."""
+        """Tell `changes`, and nobody else, of everything from now on, first of the slots that there are; it knows the
+        rows in them.
+        """
 
     def touched(self, ids: Ids | None) -> None:
-        """Tell as if rows that exist had changed: somebody has written to them. Args: ids: None: all."""
+        """Tell as if rows had changed: somebody has written to them. Args: ids: those that are no rows of this rank are
+        passed over; None: all.
+        """
 
     def num_tracked_rows(self) -> int:
         """Return how many rows this rank saves."""

@@ -43,6 +43,12 @@ class _Tracked:
     decision: Decision | None = None
     plan: TablePlan | None = None
 
+    def follow(self) -> None:
+        """Be told of all changes from now on, of rows that are as they were committed."""
+        self.tracker = TableTracker()
+        self.shard.track(self.tracker)
+        self.tracker.restored(self.shard.num_tracked_rows(), _NONE)
+
 
 class TableSaves:
     """`begin` once, then for each checkpoint `rows`, and one of `committed` and `give_back`. Calls are collective."""
@@ -67,10 +73,8 @@ class TableSaves:
             shard = self.state.shards[spec.name]
             if not isinstance(shard, TrackedTable):
                 continue
-            table = _Tracked(spec, shard)
-            shard.track(table.tracker)
-            table.tracker.restored(shard.num_tracked_rows(), np.empty(0, np.int64))
-            self._tracked[spec.name] = table
+            table = self._tracked[spec.name] = _Tracked(spec, shard)
+            table.follow()
         if restored is None:
             return
         bounds = self._bounds()
@@ -83,6 +87,9 @@ class TableSaves:
     def rows(self) -> list[RowsToWrite]:
         """Freeze what has changed, and return what goes into files: several of one table after each other."""
         for table in self._tracked.values():
+            if table.shard.tracked_by is not table.tracker:  # another Checkpointer of this model, since our last save
+                table.follow()
+                table.chain = TableChain()
             table.tracker.freeze()
             table.changes = table.tracker.changes(table.shard.ids_of_slots)
         if any(not table.chain.ages for table in self._tracked.values()):

@@ -253,3 +253,41 @@ def test_loading_a_state_is_a_change_of_every_row(tmp_path: Path) -> None:
     checkpointer.save(2, 2)
     expected = tables.rows()
     assert one_rank(tmp_path)[0].rows() == expected
+
+
+def test_ids_that_are_no_rows_may_be_told_of(tmp_path: Path) -> None:
+    tables, checkpointer = one_rank(tmp_path, policy="incremental")
+    tables.train(random.Random(1))
+    checkpointer.save(1, 1)
+    unknown = np.array([10**6, -1, 3, 10**6, 3])
+    for name in ("grows", "evicts", "fixed"):
+        checkpointer.touched(name, unknown)
+    commit = checkpointer.save(2, 2)
+    verify_commit(LocalStore(tmp_path), commit, "load")
+    found, restored = one_rank(tmp_path)
+    assert (found.rows(), restored._epoch.seq) == (tables.rows(), commit.seq + 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("ids", [np.array([3.5]), np.array([3], np.int32), np.array([[3]])])
+def test_ids_of_another_kind_are_refused(tmp_path: Path, ids: Any) -> None:
+    _, checkpointer = one_rank(tmp_path, policy="incremental")
+    with pytest.raises(ConfigError, match="int64"):
+        checkpointer.touched("grows", ids)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_two_checkpointers_of_a_model_each_save_what_it_is(tmp_path: Path, policy: str) -> None:
+    rng = random.Random(1)
+    tables, first = one_rank(tmp_path / "1", policy=policy)
+    first.save(1, 1)
+    ranks = first._place.ranks
+    config = CheckpointConfig(uri=str(tmp_path / "2"), policy=policy)
+    second = Checkpointer(config, model=tables, run=RecordingRun(), ranks=ranks)
+    second.save(1, 1)
+    saved = {}
+    for folder, checkpointer in [("1", first), ("1", first), ("2", second), ("1", first), ("2", second)]:
+        tables.train(rng)
+        checkpointer.save(len(saved) + 2, 1)
+        saved[folder] = tables.rows()
+    for folder, rows in saved.items():
+        assert one_rank(tmp_path / folder)[0].rows() == rows

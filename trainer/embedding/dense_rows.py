@@ -65,7 +65,7 @@ class DenseRows(PlainRows):
         self.weight_dtype = "float32"
         self.states: tuple[StateSpec, ...] = optimizer.states(dim)
         self._optimizer, self._is_exporter = optimizer, is_exporter
-        self._changes: RowChanges = NOBODY_TRACKS
+        self.tracked_by: RowChanges = NOBODY_TRACKS
         self.register_load_state_dict_post_hook(lambda *_: self.touched(None))  # type: ignore[no-untyped-call]
         self.state_rows = {s.name: torch.zeros(len(ids), s.width, dtype=getattr(torch, s.dtype)) for s in self.states}
 
@@ -73,17 +73,21 @@ class DenseRows(PlainRows):
         """Take one optimizer step: distinct ids of this rank, int64 [N], and a sum of gradients for each."""
         rows, threads = ids - self.ids.start, torch.get_num_threads()
         table = RowsOfTable(self.weight.detach(), self.state_rows, rows, threads)
-        self._changes.updated(rows)
+        if self._is_exporter:
+            self.tracked_by.updated(rows)
         self._optimizer.update_rows(table, grads, learning_rate)
         torch.autograd.graph.increment_version(self.weight)
 
     def track(self, changes: RowChanges) -> None:
-        if self._is_exporter:
-            changes.grow(len(self.ids))
-            self._changes = changes
+        changes.grow(self.num_tracked_rows())
+        self.tracked_by = changes
 
     def touched(self, ids: Ids | None) -> None:
-        self._changes.updated(np.arange(len(self.ids)) if ids is None else ids - self.ids.start)
+        if self._is_exporter:
+            rows = np.arange(len(self.ids))
+            if ids is not None:
+                rows = ids[(ids >= self.ids.start) & (ids < self.ids.stop)] - self.ids.start
+            self.tracked_by.updated(rows)
 
     def num_tracked_rows(self) -> int:
         return len(self.ids) if self._is_exporter else 0

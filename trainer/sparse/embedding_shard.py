@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ett.checkpoint.capture_hooks import NO_CAPTURE
 from ett.checkpoint.table import StateSpec, TableRows
-from ett.checkpoint.tracked_table import RowChanges
+from ett.checkpoint.tracked_table import NOBODY_TRACKS, RowChanges
 from ett.errors import ConfigError, DataError
 from ett.trainer.sparse.hashing import Ids, RowInit, owner_key, row_owner, table_salt
 from ett.trainer.sparse.id_index import id_index
@@ -75,6 +75,7 @@ class EmbeddingShard(nn.Module):
         self._tombstones = id_index()
         self._lock = threading.RLock()  # of the storage: one thread may read rows while another one updates others
         self.capture = NO_CAPTURE
+        self.tracked_by: RowChanges = NOBODY_TRACKS
         self._told: ToldRows | None = None  # once somebody tracks
 
     def __len__(self) -> int:
@@ -158,12 +159,12 @@ class EmbeddingShard(nn.Module):
 
     def track(self, changes: RowChanges) -> None:
         with self._lock:
-            self._told = ToldRows(changes, self._storage.ids())
+            self.tracked_by, self._told = changes, ToldRows(changes, self._storage.ids())
 
     def touched(self, ids: Ids | None) -> None:
         with self._lock:
             if self._told is not None:
-                self._told.updated(self._storage.ids() if ids is None else ids)
+                self._told.touched(ids)
 
     def num_tracked_rows(self) -> int:
         return len(self)

@@ -30,6 +30,11 @@ class ToldRows:
             slots = slots[~is_new]
         self._changes.updated(slots)
 
+    def touched(self, ids: Ids | None) -> None:
+        """Tell of rows that have changed, in any order. Args: ids: those without a row are passed over; None: all."""
+        slots = self._index.items()[1] if ids is None else self._index.find(ids)
+        self._changes.updated(slots[slots >= 0])
+
     def evicted(self, ids: Ids) -> None:
         """Tell of rows that are about to go."""
         self._changes.evicted(self._index.erase(ids), ids.copy())
