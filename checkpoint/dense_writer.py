@@ -49,6 +49,7 @@ from ett.raised import raised_by
 
 DCP_VERSION = CURRENT_DCP_VERSION
 FILE_BYTES = 64 << 20  # a rank's share is written as several files at once where it is larger
+TOGETHER_BYTES = 1 << 20  # smaller writes are put together
 _ALL = "parts"
 # One process needs no process group; torch says so at every save.
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
@@ -250,6 +251,7 @@ class _Stream:
         self._context = folder.store.create_stream(name)
         self._file: BinaryIO | None = None
         self._hasher, self._size = xxhash.xxh3_128(), 0
+        self._small = bytearray()  # not yet written: torch.save writes forty times a tensor
 
     def __enter__(self) -> _Stream:
         if self._folder.failure is None:
@@ -262,16 +264,19 @@ class _Stream:
     ) -> bool:
         if err is not None:
             self._folder.failed(err)
-        if self._file is None:
+        file = self._file
+        if file is None:
             return True
+        if self._folder.failure is None:
+            self._try(lambda: self._write_small(file))
         failure = self._folder.failure
         kind = None if failure is None else type(failure)
         raised = raised_by(partial(self._context.__exit__, kind, failure, None))
         if raised is not None:
             self._folder.failed(raised)
         if self._folder.failure is None:
-            file = StoredFile(path=self._name, bytes=self._size, xxh3_128=self._hasher.hexdigest())
-            self._folder.stored.append(file)
+            stored = StoredFile(path=self._name, bytes=self._size, xxh3_128=self._hasher.hexdigest())
+            self._folder.stored.append(stored)
         return True
 
     def write(self, data: bytes | memoryview) -> int:
@@ -296,8 +301,19 @@ class _Stream:
 
     def _take(self, file: BinaryIO, data: memoryview) -> None:
         self._folder.comes(data, self._size)
-        self._hasher.update(data)
-        file.write(data)
+        if len(data) < TOGETHER_BYTES:
+            self._small += data
+        if len(data) >= TOGETHER_BYTES or len(self._small) >= TOGETHER_BYTES:
+            self._write_small(file)
+        if len(data) >= TOGETHER_BYTES:
+            self._hasher.update(data)
+            file.write(data)
+
+    def _write_small(self, file: BinaryIO) -> None:
+        together, self._small = bytes(self._small), bytearray()
+        self._hasher.update(together)
+        if together:
+            file.write(together)
 
     def _try(self, work: Callable[[], object]) -> None:
         failure = raised_by(work)
