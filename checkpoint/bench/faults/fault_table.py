@@ -25,6 +25,7 @@ class FaultTable(nn.Module):
         self._changes: RowChanges = NOBODY_TRACKS
         self.ids, self.rows = torch.empty(0, dtype=torch.int64), torch.empty(0, dim + 1)
         self._slots: dict[int, int] = {}
+        self._free: list[int] = []  # slots without a row, that which is used next at the end
 
     def set_rows(self, ids: Ids, rows: NDArray[np.float32]) -> None:
         """Go to another state, as training would: every change is told."""
@@ -32,10 +33,11 @@ class FaultTable(nn.Module):
         gone, new, both = np.setdiff1d(old_ids, ids), np.setdiff1d(ids, old_ids), np.intersect1d(old_ids, ids)
         before, after = old_rows[np.searchsorted(old_ids, both)], rows[np.searchsorted(ids, both)]
         self._changes.evicted(self._slots_of(gone), gone)
-        free = [self._slots.pop(row_id) for row_id in gone.tolist()]
-        free += range(len(self._slots) + len(free), len(self._slots) + len(new))
-        self._changes.grow(len(self._slots) + max(len(free), len(new)))
-        self._slots.update(zip(new.tolist(), free, strict=False))
+        self._free += [self._slots.pop(row_id) for row_id in gone.tolist()]
+        num_slots = len(self._slots) + len(self._free)
+        self._free = [*range(num_slots, len(self._slots) + len(new)), *self._free]
+        self._changes.grow(len(self._slots) + len(self._free))
+        self._slots.update({row_id: self._free.pop() for row_id in new.tolist()})
         self._changes.inserted(self._slots_of(new), new)
         self._changes.updated(self._slots_of(both[(before.view(np.uint32) != after.view(np.uint32)).any(axis=1)]))
         self.ids, self.rows = torch.from_numpy(ids), torch.from_numpy(rows)
@@ -62,10 +64,11 @@ class FaultTable(nn.Module):
         order = torch.argsort(ids)
         self.ids, self.rows = ids[order], torch.cat([part for _, part in self._parts])[order]
         self._slots = {row_id: slot for slot, row_id in enumerate(self.ids.tolist())}
+        self._free = []
 
     def track(self, changes: RowChanges) -> None:
         self._changes = changes
-        changes.grow(len(self._slots))
+        changes.grow(len(self._slots) + len(self._free))
 
     def touched(self, ids: Ids | None) -> None:
         self._changes.updated(self._slots_of(self.ids.numpy() if ids is None else ids))
