@@ -77,8 +77,8 @@ def chain_world(folder: Path, seed: int) -> World:
 
 
 def policy_world(folder: Path, seed: int) -> World:
-    """Return a folder with a base and what the adaptive policy wrote after it."""
-    return _saved(folder, seed, "ffff", is_chain=False, policy="adaptive")
+    """Return a folder with a base and what the incremental policy wrote after it."""
+    return _saved(folder, seed, "ffff", is_chain=False, policy="incremental")
 
 
 def restarted_world(folder: Path, seed: int) -> World:
