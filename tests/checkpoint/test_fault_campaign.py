@@ -14,12 +14,14 @@ from ett.checkpoint.bench.bench_faults import _cells, _table
 from ett.checkpoint.bench.faults import save_faults
 from ett.checkpoint.bench.faults.campaign import Campaign, CellTally, scratch_folder
 from ett.checkpoint.bench.faults.family import Cell
+from ett.checkpoint.bench.faults.fault_table import FaultTable
 from ett.checkpoint.bench.faults.surroundings import surroundings
 from ett.checkpoint.bench.faults.unverified import unverified
 from ett.checkpoint.bench.faults.verdict import OUTCOMES
 from ett.checkpoint.bench.seaweed import find_weed
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.policy.table_tracker import TableTracker
+from ett.checkpoint.tracked_table import TrackedTable
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +139,8 @@ def test_the_figure_says_how_many_faults_each_cell_has_and_what_could_not_be_run
         ["start", "k", "1", "101"],
         ["process", "k", "1", "10"],
     ]
+
+
+def test_the_tracked_table_is_one_to_the_product() -> None:
+    """A table that no policy recognises is written whole, and the campaign would have no chain of a policy."""
+    assert isinstance(FaultTable("users", 4), TrackedTable)

@@ -22,7 +22,7 @@ class FaultTable(nn.Module):
     def __init__(self, name: str, dim: int) -> None:
         super().__init__()
         self.name, self.dim = name, dim
-        self._changes: RowChanges = NOBODY_TRACKS
+        self.tracked_by: RowChanges = NOBODY_TRACKS
         self.ids, self.rows = torch.empty(0, dtype=torch.int64), torch.empty(0, dim + 1)
         self._slots: dict[int, int] = {}
         self._free: list[int] = []  # slots without a row, that which is used next at the end
@@ -32,14 +32,14 @@ class FaultTable(nn.Module):
         old_ids, old_rows = self.ids.numpy(), self.rows.numpy()
         gone, new, both = np.setdiff1d(old_ids, ids), np.setdiff1d(ids, old_ids), np.intersect1d(old_ids, ids)
         before, after = old_rows[np.searchsorted(old_ids, both)], rows[np.searchsorted(ids, both)]
-        self._changes.evicted(self._slots_of(gone), gone)
+        self.tracked_by.evicted(self._slots_of(gone), gone)
         self._free += [self._slots.pop(row_id) for row_id in gone.tolist()]
         num_slots = len(self._slots) + len(self._free)
         self._free = [*range(num_slots, len(self._slots) + len(new)), *self._free]
-        self._changes.grow(len(self._slots) + len(self._free))
+        self.tracked_by.grow(len(self._slots) + len(self._free))
         self._slots.update({row_id: self._free.pop() for row_id in new.tolist()})
-        self._changes.inserted(self._slots_of(new), new)
-        self._changes.updated(self._slots_of(both[(before.view(np.uint32) != after.view(np.uint32)).any(axis=1)]))
+        self.tracked_by.inserted(self._slots_of(new), new)
+        self.tracked_by.updated(self._slots_of(both[(before.view(np.uint32) != after.view(np.uint32)).any(axis=1)]))
         self.ids, self.rows = torch.from_numpy(ids), torch.from_numpy(rows)
 
     def begin_export(self) -> Tensor:
@@ -67,11 +67,12 @@ class FaultTable(nn.Module):
         self._free = []
 
     def track(self, changes: RowChanges) -> None:
-        self._changes = changes
+        self.tracked_by = changes
         changes.grow(len(self._slots) + len(self._free))
 
     def touched(self, ids: Ids | None) -> None:
-        self._changes.updated(self._slots_of(self.ids.numpy() if ids is None else ids))
+        mine = self.ids.numpy()
+        self.tracked_by.updated(self._slots_of(mine if ids is None else np.intersect1d(mine, ids)))
 
     def num_tracked_rows(self) -> int:
         return len(self._slots)
