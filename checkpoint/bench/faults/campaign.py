@@ -146,7 +146,16 @@ def main() -> None:
     with scratch_folder() as scratch:
         with surroundings(scratch) if asked.family in ("s3", "process") else nullcontext() as around:
             campaign = Campaign(asked.seed, scratch, around)
-            verdict = campaign.inject(campaign.families[asked.family], Cell(asked.kind, asked.point), asked.number)
+            family, cell = campaign.families.get(asked.family), Cell(asked.kind, asked.point)
+            if family is None:
+                parser.error(f"no family is {asked.family!r}; expected one of {', '.join(campaign.families)}")
+            if cell not in family.cells():
+                known = ", ".join(f"{each.kind} {each.point!r}" for each in family.cells() if each.kind == asked.kind)
+                kinds = ", ".join(sorted({each.kind for each in family.cells()}))
+                parser.error(
+                    f"{family.name} has no {cell.kind} at {cell.point!r}; expected {known or 'a kind of ' + kinds}"
+                )
+            verdict = campaign.inject(family, cell, asked.number)
     print(f"{verdict.outcome} {verdict.why}")
 
 
