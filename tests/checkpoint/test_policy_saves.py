@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
+import pickle
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -253,6 +255,26 @@ def test_loading_a_state_is_a_change_of_every_row(tmp_path: Path) -> None:
     checkpointer.save(2, 2)
     expected = tables.rows()
     assert one_rank(tmp_path)[0].rows() == expected
+
+
+def fixed_rows(folder: Path, rows: DenseRows) -> Checkpointer:
+    model = nn.ModuleDict({"fixed": rows})
+    return Checkpointer(CheckpointConfig(uri=str(folder), policy="incremental"), model=model, run=RecordingRun())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda rows: pickle.loads(pickle.dumps(rows))])
+def test_a_copy_of_a_table_tells_whoever_tracks_the_copy(tmp_path: Path, copied: Any) -> None:
+    table = DenseRows("fixed", init("fixed"), Adagrad(1e-8), dim=DIM, ids=range(FIXED))
+    of_table = fixed_rows(tmp_path / "1", table)
+    of_table.save(1, 1)
+    rows = copied(table)
+    of_rows = fixed_rows(tmp_path / "2", rows)
+    of_rows.save(1, 1)
+    rows.load_state_dict({"weight": torch.full((FIXED, DIM), 2.0)})
+    assert kinds_of(of_table.save(2, 2), "fixed") == []
+    assert kinds_of(of_rows.save(2, 2), "fixed") == ["cold"]
+    for checkpointer in (of_table, of_rows):
+        checkpointer.close()
 
 
 def test_ids_that_are_no_rows_may_be_told_of(tmp_path: Path) -> None:

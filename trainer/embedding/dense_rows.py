@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,7 +67,7 @@ class DenseRows(PlainRows):
         self.states: tuple[StateSpec, ...] = optimizer.states(dim)
         self._optimizer, self._is_exporter = optimizer, is_exporter
         self.tracked_by: RowChanges = NOBODY_TRACKS
-        self.register_load_state_dict_post_hook(lambda *_: self.touched(None))  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_touch_all)  # type: ignore[no-untyped-call]
         self.state_rows = {s.name: torch.zeros(len(ids), s.width, dtype=getattr(torch, s.dtype)) for s in self.states}
 
     def update(self, ids: Ids, grads: RowSums, learning_rate: float) -> None:
@@ -77,6 +78,10 @@ class DenseRows(PlainRows):
             self.tracked_by.updated(rows)
         self._optimizer.update_rows(table, grads, learning_rate)
         torch.autograd.graph.increment_version(self.weight)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has: nobody is told of its changes until somebody tracks it."""
+        return {**self.__dict__, "tracked_by": NOBODY_TRACKS}
 
     def track(self, changes: RowChanges) -> None:
         changes.grow(self.num_tracked_rows())
@@ -119,6 +124,11 @@ class DenseRows(PlainRows):
         for state in self.state_rows.values():
             state[missing] = 0
         del self._imported
+
+
+def _touch_all(rows: DenseRows, _: object) -> None:
+    """A hook of the module that it is called with: copies of a module share its hooks."""
+    rows.touched(None)
 
 
 def gather_range(rows: Tensor, weights: Tensor, states: Mapping[str, Tensor], out: TableRows) -> None:
