@@ -89,8 +89,8 @@ class SharedDeviceBags:
     def prefetch(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> None:
         """Have the ids exchanged and the rows of a batch on their way; every rank calls."""
         asked = self._ask(features, is_weighted=is_weighted)
-        self._announced.append((features, asked))
         self._own.prefetch(asked.features, is_weighted=is_weighted)
+        self._announced.append((features, asked))
 
     def pooled(self, features: KeyedJaggedTensor, *, is_weighted: bool) -> Tensor:
         """Return float32 [B, C] of all slots; every rank calls, and its batch may be empty.
@@ -108,8 +108,10 @@ class SharedDeviceBags:
                 "a batch was prefetched, and another one is looked up",
                 expected="the very features that were given to prefetch, in the same order",
             )
-        asked = self._announced.popleft()[1] if is_next else self._ask(features, is_weighted=is_weighted)
+        asked = self._announced[0][1] if is_next else self._ask(features, is_weighted=is_weighted)
         own = self._own.look_up(asked.features, is_weighted=is_weighted)
+        if is_next:  # not before: a lookup that told of an earlier batch may be tried again
+            self._announced.popleft()
         out: Tensor = _Pool.apply(self, asked, own, self._leaf)  # type: ignore[no-untyped-call]
         return out
 

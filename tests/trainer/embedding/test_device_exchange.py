@@ -208,6 +208,30 @@ def test_a_wrong_id_of_one_rank_is_an_error_of_all_and_changes_no_row(on_ranks: 
     assert len([text for text in said if "on another rank" in text]) == 2
 
 
+@pytest.mark.parametrize("told_by", ["look_up", "prefetch"])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_what_told_of_a_wrong_batch_may_be_called_again(on_ranks: Run, world_size: int, told_by: str) -> None:
+    def body(collectives: Any) -> None:
+        tables = make(collectives, "row_wise", cache_params=CacheParams(load_factor=0.99))
+        wrong = KeyedJaggedTensor(KEYS, torch.tensor([1, 2, 99, 4]), None, torch.tensor([1, 1, 1, 1]))
+        second, third = (global_batch(seed, 1, False) for seed in (1, 2))
+        tables.prefetch(wrong)
+        if told_by == "look_up":
+            tables.prefetch(second)
+        tables(wrong).values().sum().backward()
+        with pytest.raises(DataError):
+            tables(second) if told_by == "look_up" else tables.prefetch(second)
+        if told_by == "prefetch":
+            tables.prefetch(second)
+        for features, later in ((second, [third]), (third, [])):
+            for each in later:
+                tables.prefetch(each)
+            tables(features).values().sum().backward()
+        tables.check()
+
+    on_ranks(world_size, body)
+
+
 def test_gradients_that_are_not_finite_change_no_row_on_any_rank(on_ranks: Run) -> None:
     def body(collectives: Any) -> None:
         tables = make(collectives, "table_wise")
