@@ -84,7 +84,8 @@ class Checkpointer:
         if buffer is not None:
             self._tier = BufferedTier(buffer, self._place, config)
             self._reading = replace(self._place, store=self._tier.reading)
-            self._place = replace(self._place, store=self._tier.local, is_shared=self._tier.is_shared)
+            is_shared = self._tier.is_shared
+            self._place = replace(self._place, store=self._tier.local, is_shared=is_shared, is_buffer=True)
         policy = parse_policy(config.policy, config.max_chain)
         self._tables = TableSaves(policy, config.policy, self._state, self._place.ranks, self._place.clock)
         self._retention = RetentionThread(self._place.store, config.keep_last)

@@ -39,6 +39,7 @@ class SavePlace:
 
     store: Store  # the buffer, where there is one
     is_shared: bool = True  # rank 0 sees what every rank has written to `store`
+    is_buffer: bool = False  # files of earlier commits may be in the remote folder only, which the uploader looks into
     ranks: Ranks
     run: RunRecord
     clock: Clock
@@ -178,7 +179,8 @@ def _commit(place: SavePlace, tables: TableSaves, epoch: Epoch, plan: Json, part
     )
     if place.is_shared:
         for file in commit.stored_files():
-            _check_seen(place.store, file)
+            if not place.is_buffer or plan["ckpt_uuid"] in file.path:
+                _check_seen(place.store, file)
     return CommitLog(place.store).append(commit).to_bytes().decode()
 
 

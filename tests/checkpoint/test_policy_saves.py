@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoint_world import RecordingRun, ThreadRanks, bits, raise_first, run_ranks
+from checkpoint_world import Meeting, RecordingRun, ThreadRanks, bits, raise_first, run_ranks
 from test_failed_save import break_store, mend_store
 from torch import nn
 
@@ -255,6 +255,31 @@ def test_loading_a_state_is_a_change_of_every_row(tmp_path: Path) -> None:
     checkpointer.save(2, 2)
     expected = tables.rows()
     assert one_rank(tmp_path)[0].rows() == expected
+
+
+def buffered(remote: Path, buffer: Path, policy: str) -> tuple[Tables, Checkpointer]:
+    tables = Tables(0, 1)
+    config = CheckpointConfig(uri=str(remote), buffer_dir=str(buffer), policy=policy, keep_last=1)
+    ranks = ThreadRanks(0, 1, Meeting(1))
+    checkpointer = Checkpointer(config, model=tables, run=RecordingRun(), ranks=ranks, store=LocalStore(remote))
+    checkpointer.restore()
+    return tables, checkpointer
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "differential"])
+def test_a_chain_goes_on_where_its_first_files_are_in_the_remote_folder_only(tmp_path: Path, policy: str) -> None:
+    rng, rows = random.Random(1), {}
+    for host in ("1", "2", "2", "3"):
+        tables, checkpointer = buffered(tmp_path / "remote", tmp_path / host, policy)
+        assert tables.rows() == rows or not rows
+        for _ in range(2):
+            tables.train(rng)
+            checkpointer.save(1 + len(CommitLog(LocalStore(tmp_path / "remote")).seqs()), 1)
+        rows = tables.rows()
+        checkpointer.close()
+    commit = CommitLog(LocalStore(tmp_path / "remote")).read_all()[0].popitem()[1]
+    assert commit.type == "delta"
+    assert one_rank(tmp_path / "remote")[0].rows() == rows
 
 
 def fixed_rows(folder: Path, rows: DenseRows) -> Checkpointer:
