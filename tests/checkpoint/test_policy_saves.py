@@ -119,6 +119,7 @@ def live(folder: Path, seed: int, config: dict[str, Any]) -> tuple[dict[int, Row
                     num_failed += 1
                 if broken == ranks.rank:
                     mend_store(SimpleNamespace(checkpointer=checkpointer))  # type: ignore[arg-type]
+            checkpointer.close()  # what is old is gone before anybody looks
             return saved, num_failed
 
         results = run_ranks(world_size, work)
