@@ -73,6 +73,7 @@ def _appearing(to: Path) -> Iterator[Path]:
         os.rename(folder, to)  # over the empty folder
         _sync(to.absolute().parent)
     except OSError as err:
+        make_destination(to)  # another export may have filled it meanwhile
         raise os_failure(err, to, elsewhere="--to") from err
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -85,6 +85,22 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "mine").read_text() == "mine"
 
 
+def test_of_two_exports_to_a_folder_one_is_told_of_the_other(tmp_path: Path) -> None:
+    saved_world(tmp_path / "job", 1, [1])
+    commit, store, to = newest(tmp_path / "job"), LocalStore(tmp_path / "job"), tmp_path / "out"
+
+    class MeetsAnother(LocalStore):
+        def open(self, name: str) -> Any:
+            if not (to / INDEX_NAME).exists():
+                export_safetensors(store, commit, to)
+            return super().open(name)
+
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        export_safetensors(MeetsAnother(tmp_path / "job"), commit, to)
+    assert (to / INDEX_NAME).exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job", "out"]
+
+
 def test_two_tensors_of_one_name_are_refused(tmp_path: Path) -> None:
     saved_world(tmp_path / "job", 1, [1])
     commit = newest(tmp_path / "job")
