@@ -13,6 +13,7 @@ from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.pins import pin, unpin
 from ett.checkpoint.progress import progress
+from ett.checkpoint.verify import with_digests
 from ett.errors import UsageError
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
@@ -93,9 +94,13 @@ def gc_command(
 @click.argument("steps", nargs=2, type=int, metavar="STEP STEP")
 @as_json_option
 def diff_command(target: str, steps: tuple[int, int], as_json: bool) -> None:
-    """Compare the commits of two steps: tables, rows, bytes, and whether the content is equal."""
+    """Compare the commits of two steps: tables, rows, bytes, and whether the content is equal.
+
+    A commit that says only what has changed stores no digests of its tables: they are computed, by reading its chain.
+    """
     store = open_store_of(target)
     (old, warnings), (new, _) = (find_commit(store, step) for step in steps)
+    old, new = (commit if commit.digest is not None else with_digests(store, commit) for commit in (old, new))
     rows = _differences(old, new)
     shared = {file.path for file in old.stored_files()} & {file.path for file in new.stored_files()}
     data = {

@@ -34,6 +34,8 @@ def compact_command(target: str, *, step: int | None, dry_run: bool, stopped: bo
     runs, or somebody has committed meanwhile; nothing has changed then.
     """
     store = open_store_of(target)
+    if not dry_run:
+        _refuse_running(target)
     plan = plan_compaction(store, step)
     rewrite: Commit | None = None
     if plan.is_needed and not dry_run:
@@ -43,6 +45,13 @@ def compact_command(target: str, *, step: int | None, dry_run: bool, stopped: bo
         print_json("compact", {"uri": store.uri, **_facts(plan, rewrite)}, [])
         return
     click.echo(_text(plan, rewrite))
+
+
+def _refuse_running(target: str) -> None:
+    """Raise Conflict where the named job runs: before its checkpoints are said to be unfit for something else."""
+    folder = job_dir_of(target, ett_home(os.environ))
+    if folder and folder.is_dir():
+        Lease(JobFolder(folder)).release()
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class BenchResult:
 Bench = Callable[[bool], BenchResult]  # takes `quick`
 
 
-@click.command()
+@click.command(epilog="NAME: " + ", ".join(sorted(BENCHES)))
 @click.argument("name", metavar="NAME")
 @click.option("--quick", is_flag=True, help="Smaller workloads; ends within 10 minutes on two cores.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -86,9 +86,12 @@ def _cpuinfo() -> list[str]:
 
 def _commit() -> str | None:
     here = Path(__file__).resolve().parent
-    asked = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, check=False
-    )
+    try:
+        asked = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, check=False
+        )
+    except OSError:  # git is not there
+        return None
     return asked.stdout.strip() or None
 
 

@@ -220,6 +220,24 @@ def test_digests_of_a_chain_are_computed_when_they_are_asked_for(
     assert digests[0] == digests[1] and None not in digests[0]
 
 
+def test_diff_compares_what_chains_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables, checkpointer = one_rank(tmp_path, policy="incremental", keep_last=9)
+    tables.train(random.Random(1))
+    checkpointer.save(1, 1)
+    tables.grows.update(np.array([5]), torch.ones(1, DIM), 0.1)
+    for step in (2, 3):
+        checkpointer.save(step, step)
+
+    def compared(*steps: int) -> tuple[bool, dict[str, str]]:
+        assert run(["checkpoint", "diff", str(tmp_path), *map(str, steps), "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)["data"]
+        return data["equal"], {row["table"]: row["content"] for row in data["tables"]}
+
+    same = dict.fromkeys(("evicts", "fixed", "grows", "(dense)"), "equal")
+    assert compared(1, 2) == (False, same | {"grows": "changed"})
+    assert compared(2, 3) == (True, same)
+
+
 def test_the_longest_chain_is_kept(tmp_path: Path) -> None:
     tables, checkpointer = one_rank(tmp_path, policy="differential", max_chain=2)
     types = []

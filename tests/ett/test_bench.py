@@ -26,6 +26,13 @@ def test_the_json_has_every_figure_of_the_table(monkeypatch: pytest.MonkeyPatch)
     assert all(row["value"] is None and row["met"] is None and row["reason"] for row in others)
 
 
+def test_without_git_a_run_has_no_commit_and_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(bench, "load", lambda _: lambda quick: BenchResult(figures=[]))
+    done = CliRunner().invoke(command, ["telemetry", "--json"])
+    assert json.loads(done.output)["data"]["commit"] is None
+
+
 @pytest.mark.parametrize(("value", "code"), [(5.0, 0), (5000.0, 9)])
 def test_a_missed_figure_ends_with_exit_code_9(monkeypatch: pytest.MonkeyPatch, value: float, code: int) -> None:
     figure = Measured(name="step_pair_p99_us", unit="us", samples=[value])

@@ -277,6 +277,8 @@ def is_on_device(device: torch.device | str | None) -> bool:
     kind = "cpu" if device is None else torch.device(device).type
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"device is {device}", expected="cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device is {device}, and torch finds no CUDA device", expected="a GPU, or device cpu")
     return kind == "cuda"
 
 

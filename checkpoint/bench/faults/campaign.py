@@ -143,12 +143,15 @@ def main() -> None:
     parser.add_argument("number", type=int)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
+    needs_more = asked.family in ("s3", "process")
     with scratch_folder() as scratch:
-        with surroundings(scratch) if asked.family in ("s3", "process") else nullcontext() as around:
+        with surroundings(scratch) if needs_more else nullcontext() as around:
             campaign = Campaign(asked.seed, scratch, around)
             family, cell = campaign.families.get(asked.family), Cell(asked.kind, asked.point)
             if family is None:
-                parser.error(f"no family is {asked.family!r}; expected one of {', '.join(campaign.families)}")
+                parser.error(
+                    f"no family is {asked.family!r}; expected one of {', '.join(campaign.families)}, process, s3"
+                )
             if cell not in family.cells():
                 known = ", ".join(f"{each.kind} {each.point!r}" for each in family.cells() if each.kind == asked.kind)
                 kinds = ", ".join(sorted({each.kind for each in family.cells()}))
