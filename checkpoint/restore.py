@@ -17,6 +17,7 @@ from ett.checkpoint.restore_checks import check_files, read_fragment
 from ett.checkpoint.rng_state import set_rng_state
 from ett.checkpoint.save import SavePlace
 from ett.checkpoint.store import Store
+from ett.checkpoint.table import is_copy
 from ett.checkpoint.table_reader import TableToRead, read_tables
 from ett.checkpoint.training_state import TrainingState
 from ett.errors import CorruptState, NoCheckpoint, NotFound, RestoreFailed
@@ -116,8 +117,7 @@ def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
     if bad:
         return bad[0]
     for number, table in enumerate(commit.tables):
-        rows = sum(result["tables"][number][0] for result in results)
-        digest = combine([result["tables"][number][1] for result in results])
+        rows, digest = _loaded([result["tables"][number] for result in results])
         if rows != table.num_rows or table.digest not in (None, digest):
             return (
                 f"table {table.spec.name}: {rows} rows with digest {digest} were loaded, "
@@ -127,8 +127,16 @@ def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
     return None
 
 
+def _loaded(by_rank: list[Json]) -> tuple[int, str]:
+    """Return how many rows all ranks have loaded, and their digest; those of a rank whose copies are not the same."""
+    own = [one for one in by_rank if not one[2]]
+    whole = sum(num_rows for num_rows, _, _ in own), combine([digest for _, digest, _ in own])
+    copies = [(num_rows, digest) for num_rows, digest, is_copied in by_rank if is_copied]
+    return next((copied for copied in copies if copied != whole), whole)
+
+
 def _load_tables(place: SavePlace, state: TrainingState, commit: Commit) -> Json:
-    """Load this rank's rows of every table; return how many they are, and their digest."""
+    """Load this rank's rows of every table; return how many they are, their digest, whether another rank has them."""
     tables = []
     for table in commit.tables:
         state.shards[table.spec.name].begin_import(sum(file.num_rows for file in table.files))
@@ -143,7 +151,7 @@ def _load_tables(place: SavePlace, state: TrainingState, commit: Commit) -> Json
     found = read_tables(place.store, tables, place.buffers)
     for table in commit.tables:
         state.shards[table.spec.name].end_import()
-    return found
+    return [[*one, is_copy(state.shards[table.spec.name])] for one, table in zip(found, commit.tables, strict=True)]
 
 
 def _apply(place: SavePlace, state: TrainingState, commit: Commit, tensors: Any, tree: Any) -> Json:

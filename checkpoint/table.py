@@ -35,7 +35,7 @@ class TableShard(Protocol):
     """This rank's part of one table.
 
     While it is saved or restored nobody else touches it. Several threads may be in `gather` at a time, with other ids
-    each, and likewise in `import_rows`.
+    each, and likewise in `import_rows`. A rank that only has copies of rows, which another rank saves, has `is_copy`.
     """
 
     name: str
@@ -66,6 +66,11 @@ class TableShard(Protocol):
 
     def end_import(self) -> None:
         """All rows are there: those of a fixed table that none was imported for have their initial values."""
+
+
+def is_copy(shard: TableShard) -> bool:
+    """Return whether this rank's rows are copies of those that another rank has and saves."""
+    return bool(getattr(shard, "is_copy", False))
 
 
 def copy_of_rows(shard: TableShard) -> TableRows:

@@ -301,6 +301,30 @@ def test_a_chain_goes_on_where_its_first_files_are_in_the_remote_folder_only(tmp
     assert one_rank(tmp_path / "remote")[0].rows() == rows
 
 
+@pytest.mark.parametrize("policy", ["full", "incremental"])
+def test_rows_that_every_rank_has_are_restored_on_any_number_of_ranks(tmp_path: Path, policy: str) -> None:
+    def life(ranks: ThreadRanks) -> tuple[bytes, bytes]:
+        given = {"dim": DIM, "ids": range(FIXED), "is_exporter": ranks.rank == 0}
+        rows = DenseRows("fixed", init("fixed"), Adagrad(1e-8), **given)  # type: ignore[arg-type]
+        config = CheckpointConfig(uri=str(tmp_path), policy=policy)
+        checkpointer = Checkpointer(config, model=rows, run=RecordingRun(), ranks=ranks)
+        restored = checkpointer.restore()
+        before, step = bits(rows.weight.detach()), restored.step if restored else 0
+        for number in (1, 2):
+            rows.update(np.arange(number, FIXED, 7), each_row(torch.ones(len(range(number, FIXED, 7)), DIM)), 0.1)
+            checkpointer.save(step + number, 1)
+        checkpointer.close()
+        return before, bits(rows.weight.detach())
+
+    after = None
+    for world_size in (2, 3, 1, 2):
+        found = run_ranks(world_size, life)
+        raise_first(found)
+        assert len(set(found)) == 1
+        assert after in (None, found[0][0])  # type: ignore[index]
+        after = found[0][1]  # type: ignore[index]
+
+
 def fixed_rows(folder: Path, rows: DenseRows) -> Checkpointer:
     model = nn.ModuleDict({"fixed": rows})
     return Checkpointer(CheckpointConfig(uri=str(folder), policy="incremental"), model=model, run=RecordingRun())

@@ -66,6 +66,7 @@ class DenseRows(PlainRows):
         self.weight_dtype = "float32"
         self.states: tuple[StateSpec, ...] = optimizer.states(dim)
         self._optimizer, self._is_exporter = optimizer, is_exporter
+        self.is_copy = not is_exporter
         self.tracked_by: RowChanges = NOBODY_TRACKS
         self.register_load_state_dict_post_hook(_touch_all)  # type: ignore[no-untyped-call]
         self.state_rows = {s.name: torch.zeros(len(ids), s.width, dtype=getattr(torch, s.dtype)) for s in self.states}
