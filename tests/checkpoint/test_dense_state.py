@@ -20,7 +20,7 @@ from checkpoint_world import FaultFile, Loader, RecordingRun
 from plain_reader import read_dense
 from torch import Tensor, nn
 
-from ett.checkpoint import CheckpointConfig, Checkpointer, dense_digest, dense_writer
+from ett.checkpoint import CheckpointConfig, Checkpointer, dense_digest, dense_writer, retention_thread
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.dense_digest import box_sum, digest_of_whole
@@ -169,6 +169,9 @@ def test_saves_leave_no_thread_and_no_descriptor_behind(tmp_path: Path) -> None:
     threads, descriptors = held()
     for number in range(2, 12):
         job.checkpointer.save(number, number)
+    for thread in threading.enumerate():
+        if thread.name == retention_thread.NAME:
+            thread.join()  # it ends by itself when old commits are gone
     assert held()[0] <= threads
     assert held()[1] <= descriptors
 

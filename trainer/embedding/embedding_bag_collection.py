@@ -71,6 +71,10 @@ class EmbeddingBagCollection(nn.Module):
         self._on_device: DeviceBags | SharedDeviceBags | None = None
         self.blocks: list[Block] = []  # on the device
         if is_on_device(device):
+            if torch.device(device).type == "cuda" and not torch.cuda.is_available():  # type: ignore[arg-type]
+                raise ConfigError(
+                    f"device is {device}, and torch finds no CUDA device", expected="a GPU, or tables in host memory"
+                )
             where = torch.empty(0, device=device).device  # "cuda" is "cuda:0", or whichever is current
             self._make_on(where, weights, cache_params, seed)
             return
@@ -277,8 +281,6 @@ def is_on_device(device: torch.device | str | None) -> bool:
     kind = "cpu" if device is None else torch.device(device).type
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"device is {device}", expected="cpu or cuda")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {device}, and torch finds no CUDA device", expected="a GPU, or device cpu")
     return kind == "cuda"
 
 

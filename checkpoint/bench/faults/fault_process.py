@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -26,16 +27,22 @@ def in_processes(seed: int, per_cell: int) -> list[dict[str, Any]]:
         for share in asked
     ]
     tallies: list[dict[str, Any]] = []
-    for process in processes:
-        output, errors = process.communicate()
-        if process.returncode:
-            raise ThresholdMissed(f"a process of the campaign ended with {process.returncode}: {errors[-2000:]}")
-        tallies += json.loads(output)
+    try:
+        for process in processes:
+            output, errors = process.communicate()
+            if process.returncode:
+                raise ThresholdMissed(f"a process of the campaign ended with {process.returncode}: {errors[-2000:]}")
+            tallies += json.loads(output)
+    finally:
+        for process in processes:
+            process.terminate()  # nothing, if it has ended
+            process.wait()
     return sorted(tallies, key=lambda tally: (tally["family"], tally["kind"], tally["point"]))
 
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it has started and written goes with it
     with scratch_folder() as scratch:
         with surroundings(scratch) as around:
             tallies = Campaign(asked["seed"], scratch, around).run(asked["per_cell"], share=tuple(asked["share"]))

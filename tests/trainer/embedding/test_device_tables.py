@@ -176,6 +176,12 @@ def test_what_a_device_cannot_hold_is_refused(on_device: Make) -> None:
         make_blocks([EmbeddingBagConfig(0, 8, "g")], {"g": FusedParams()}, DEVICE)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="torch finds no CUDA device"):
+        EmbeddingBagCollection(TABLES, device=torch.device("cuda"), fused_params=FusedParams())
+
+
 def test_a_device_is_host_memory_or_cuda() -> None:
     with pytest.raises(ConfigError, match="device is meta"):
         is_on_device("meta")
