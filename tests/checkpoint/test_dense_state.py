@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import shutil
 import subprocess
@@ -73,15 +74,20 @@ def newest(folder: Path) -> Commit:
 class FullDisk(LocalStore):
     """No space is left for one of the files of the dense state, when a part of it has been written."""
 
-    def __init__(self, root: Path, file: str) -> None:
+    def __init__(self, root: Path, file: str, *, num_meeting: int = 0) -> None:
+        """Args: num_meeting: writers that begin together: else one thread might be done before another one begins."""
         super().__init__(root)
+        self.num_meeting = num_meeting
         self.file, self.error = file, OSError(errno.ENOSPC, "injected")
-        self.writers: set[int] = set()
+        self.writers: set[threading.Thread] = set()
+        self._numbers, self._meeting = itertools.count(), threading.Barrier(max(1, num_meeting), timeout=60)
 
     @contextmanager
     def create_stream(self, name: str) -> Iterator[Any]:
+        if name.endswith(".distcp") and next(self._numbers) < self.num_meeting:
+            self._meeting.wait()
         with super().create_stream(name) as file:
-            self.writers.add(threading.get_ident())
+            self.writers.add(threading.current_thread())
             yield FaultFile(file, self) if name.endswith(self.file) else file  # type: ignore[arg-type]
 
     def operate(self) -> None:
@@ -99,7 +105,7 @@ def test_no_space_in_one_writer_thread_of_several_fails_the_save(
     monkeypatch.setattr(dense_writer, "FILE_BYTES", 4096)
     parts = parts_of({f"t{number}": torch.randn(1024) for number in range(4)})
     for file in ("__0_0.distcp", "__0_1.distcp", "__0_2.distcp", ".metadata"):
-        store = FullDisk(tmp_path / file.strip("."), file)
+        store = FullDisk(tmp_path / file.strip("."), file, num_meeting=2)
         names: list[str] = []
         with pytest.raises(Unreachable, match="no space left") as raised:
             write_parts(store, "dense/a", parts, None, names)
