@@ -79,7 +79,7 @@ def test_death_at_any_operation_of_a_save_loses_at_most_that_save(
     """With keep_last 1 the save also deletes the two older commits, so that retention's operations are among these."""
     found = {2: 0, 3: 0}
     total = num_operations(two_commits, tmp_path / "dry", keep_last=keep_last)
-    for fail_at in range(1, total + 1):
+    for fail_at in range(1, total + 4):  # some saves take an operation more: threads write side by side
         folder = tmp_path / str(fail_at)
         shutil.copytree(two_commits, folder)
         train_on(folder, fail_at, Killed(), keep_last=keep_last)
