@@ -27,10 +27,11 @@ setup(
             name,
             [source],
             cxx_std=17,
+            include_dirs=["."],  # a header of another folder is named from the root
             # Bits of a sum are those of any processor; a square root sets no errno, so that vectors can have one.
             extra_compile_args=["-O3", "-pthread", "-ffp-contract=off", "-fno-math-errno"],
             extra_link_args=["-pthread"],
-            depends=[str(header) for header in Path(source).parent.glob("_*.hpp")],
+            depends=[str(header) for folder in (Path(source).parent, Path("ett")) for header in folder.glob("_*.hpp")],
         )
         for name, source in EXTENSIONS.items()
         if Path(source).exists()

@@ -9,15 +9,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <mutex>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
+
+#include "ett/_thread_team.hpp"
 
 namespace py = pybind11;
 
@@ -36,62 +35,22 @@ struct Table {
   int64_t row_bytes;
 };
 
-// Threads that wait for work. One caller at a time; they are never ended: the driver may call until the process is gone.
-class Pool {
- public:
-  void run(int64_t parts, const std::function<void(int64_t)>& work) {
-    std::lock_guard<std::mutex> one_caller(callers_);
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      while (static_cast<int64_t>(num_threads_) < parts - 1) std::thread(&Pool::serve, this, ++num_threads_).detach();
-      work_ = &work;
-      parts_ = parts;
-      left_ = parts - 1;
-      ++round_;
-    }
-    wake_.notify_all();
-    work(0);
-    std::unique_lock<std::mutex> lock(mutex_);
-    done_.wait(lock, [&] { return left_ == 0; });
-  }
-
- private:
-  void serve(int64_t part) {
-    int64_t seen = 0;
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      wake_.wait(lock, [&] { return round_ != seen; });
-      seen = round_;
-      if (part >= parts_) continue;
-      const auto& work = *work_;
-      lock.unlock();
-      work(part);
-      lock.lock();
-      if (--left_ == 0) done_.notify_one();
-    }
-  }
-
-  std::mutex callers_, mutex_;
-  std::condition_variable wake_, done_;
-  const std::function<void(int64_t)>* work_ = nullptr;
-  int64_t num_threads_ = 0, parts_ = 0, left_ = 0, round_ = 0;
-};
-
-Pool& pool() {
-  static Pool* made = new Pool;
-  return *made;
-}
-
 struct Ferry {
   std::vector<Table> tables;
   const int64_t* told;
-  int64_t threads;
+  ett::ThreadTeam team;
+  std::mutex one_task;                         // the driver may call for two streams at once
   std::atomic<int64_t> recent_in, recent_out;  // the most that came and left, forgotten by a sixteenth each time
 
+  Ferry(const int64_t* told, int64_t capacity, size_t threads)
+      : told(told), team(threads), recent_in(capacity), recent_out(capacity) {}
+
   template <class Copy>
-  void copy(const int64_t* rows, int64_t count, const Copy& copy_part) const {
-    int64_t parts = std::max<int64_t>(1, std::min(threads, count / kRowsPerThread));
-    pool().run(parts, [&](int64_t part) {
+  void copy(const int64_t* rows, int64_t count, const Copy& copy_part) {
+    int64_t parts = std::max<int64_t>(1, std::min(static_cast<int64_t>(team.size()), count / kRowsPerThread));
+    std::lock_guard lock(one_task);
+    team.each(static_cast<size_t>(parts), [&](size_t number) {
+      auto part = static_cast<int64_t>(number);
       for (const Table& table : tables) copy_part(table, rows, count * part / parts, count * (part + 1) / parts);
     });
   }
@@ -137,8 +96,8 @@ Ferry& ferry_at(Address handle) { return *reinterpret_cast<Ferry*>(handle); }
 
 // tables: (below, coming, leaving, bytes of a row) each; capacity: rows that there is room for.
 Address make(const std::vector<std::tuple<Address, Address, Address, int64_t>>& tables, Address told, int64_t capacity,
-             int64_t threads) {
-  auto* made = new Ferry{{}, reinterpret_cast<const int64_t*>(told), threads, {capacity}, {capacity}};
+             size_t threads) {
+  auto* made = new Ferry(reinterpret_cast<const int64_t*>(told), capacity, threads);
   auto at = [](Address address) { return reinterpret_cast<char*>(address); };
   for (const auto& [below, coming, leaving, row_bytes] : tables)
     made->tables.push_back({at(below), at(coming), at(leaving), row_bytes});
