@@ -32,7 +32,7 @@ format: install
 
 install: .venv/.installed
 
-.venv/.installed: pyproject.toml setup.py constraints.txt $(wildcard ett/*.[ch]pp ett/hooks/*.cpp checkpoint/*.cpp checkpoint/*/*.cpp trainer/*/*.cpp)
+.venv/.installed: pyproject.toml setup.py constraints.txt $(wildcard ett/*.[ch]pp ett/hooks/*.cpp checkpoint/*.[ch]pp checkpoint/*/*.cpp trainer/*/*.cpp)
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or 3.12 found; install one, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install -q -U "pip>=24" -c constraints.txt

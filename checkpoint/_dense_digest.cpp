@@ -6,29 +6,17 @@
 #include <cstdint>
 #include <cstring>
 
-namespace py = pybind11;
+#include "_digest_words.hpp"
+#include "ett/_processors.hpp"
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FOR_EACH_PROCESSOR
-#endif
+namespace py = pybind11;
 
 namespace {
 
 using Address = uintptr_t;
+using ett::fold;
+using ett::mix;
 using Sum = uint64_t (*)(const unsigned char*, int64_t, const uint64_t*, const uint64_t*);
-
-inline uint64_t mix(uint64_t x) {
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBull;
-  return x ^ x >> 31;
-}
-
-inline uint64_t fold(uint64_t x) {
-  x = (x ^ x >> 32) * 0xD6E8FEB86659FD93ull;
-  return x ^ x >> 32;
-}
 
 #define SUM_OF(name, type)                                                                                        \
   FOR_EACH_PROCESSOR uint64_t name(const unsigned char* data, int64_t count, const uint64_t* keys,                \

@@ -7,17 +7,16 @@
 #include <cstring>
 #include <vector>
 
-namespace py = pybind11;
+#include "_digest_words.hpp"
+#include "ett/_processors.hpp"
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FOR_EACH_PROCESSOR
-#endif
+namespace py = pybind11;
 
 namespace {
 
 using Address = uintptr_t;
+using ett::fold;
+using ett::mix;
 
 struct Group {
   const unsigned char* rows;
@@ -25,17 +24,6 @@ struct Group {
   const uint64_t* keys;
   const uint64_t* odds;
 };
-
-inline uint64_t mix(uint64_t x) {
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBull;
-  return x ^ x >> 31;
-}
-
-inline uint64_t fold(uint64_t x) {
-  x = (x ^ x >> 32) * 0xD6E8FEB86659FD93ull;
-  return x ^ x >> 32;
-}
 
 FOR_EACH_PROCESSOR void add_group(const Group& group, int64_t num_rows, uint64_t* out) {
   const int64_t whole = group.row_bytes / 8, rest = group.row_bytes % 8;

@@ -19,13 +19,10 @@
 #include <utility>
 #include <vector>
 
+#include "ett/_processors.hpp"
+
 namespace py = pybind11;
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FOR_EACH_PROCESSOR
-#endif
 #define INLINE inline __attribute__((always_inline))
 
 namespace {
