@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ett.checkpoint.buffer_pool import BufferPool
@@ -25,7 +24,7 @@ from ett.checkpoint.sharded_tensor import has_a_box
 from ett.checkpoint.staging_area import StagingArea
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import TableFile, TableSpec
-from ett.checkpoint.table_writer import RowsToWrite, write_tables
+from ett.checkpoint.table_writer import write_tables
 from ett.checkpoint.training_state import TrainingState
 from ett.clock import Clock
 from ett.errors import ConfigError, CorruptState, EttError
@@ -61,8 +60,8 @@ def save(place: SavePlace, tables: TableSaves, epoch: Epoch, step: int, cursor: 
     dense = _stage_dense(place, tables.state)
     written: list[str] = []
     try:
-        what = _ToWrite(tables.rows(), dense)
-        parts = gather_or_raise(place.ranks, lambda: _write_part(place, tables, plan, what, written))
+        tables.freeze()
+        parts = gather_or_raise(place.ranks, lambda: _write_part(place, tables, plan, dense, written))
     except EttError:
         tables.give_back()
         _discard(place.store, written)
@@ -113,17 +112,11 @@ def _stage_dense(place: SavePlace, state: TrainingState) -> StagedDense:
     return staged[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _ToWrite:
-    rows: Sequence[RowsToWrite]
-    dense: StagedDense
-
-
-def _write_part(place: SavePlace, tables: TableSaves, plan: Json, what: _ToWrite, written: list[str]) -> Json:
+def _write_part(place: SavePlace, tables: TableSaves, plan: Json, dense: StagedDense, written: list[str]) -> Json:
     """Write this rank's segments and dense files, then its fragment, which says that they are all there."""
     rank = place.ranks.rank
-    with DenseSave(place.store, place.ranks, _identity(place, plan, "dense"), what.dense, written) as dense_save:
-        found = write_tables(place.store, what.rows, _identity(place, plan, "base"), place.buffers, written)
+    with DenseSave(place.store, place.ranks, _identity(place, plan, "dense"), dense, written) as dense_save:
+        found = write_tables(place.store, tables.rows(), _identity(place, plan, "base"), place.buffers, written)
         entries, shares = tables.entries(found)
     entry = dense_save.result()
     place.store.sync(written)

@@ -6,7 +6,7 @@ changes is written whole, every time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -51,7 +51,10 @@ class _Tracked:
 
 
 class TableSaves:
-    """`begin` once, then for each checkpoint `rows`, and one of `committed` and `give_back`. Calls are collective."""
+    """`begin` once, then for each checkpoint `freeze`, `rows`, and one of `committed` and `give_back`.
+
+    `begin` and `freeze` are collective; the others are each rank's own.
+    """
 
     def __init__(self, policy: Policy, name: str, state: TrainingState, ranks: Ranks, clock: Clock) -> None:
         self.policy_name = name
@@ -84,8 +87,8 @@ class TableSaves:
             table.chain = TableChain.of_files(bounds[name], files, rows.get(name, 0), stagger)
             table.kept_hot_seq = restored.seq
 
-    def rows(self) -> list[RowsToWrite]:
-        """Freeze what has changed, and return what goes into files: several of one table after each other."""
+    def freeze(self) -> None:
+        """Take what has changed, and agree on what is written of it."""
         for table in self._tracked.values():
             if table.shard.tracked_by is not table.tracker:  # another Checkpointer of this model, since our last save
                 table.follow()
@@ -98,11 +101,15 @@ class TableSaves:
                 if not table.chain.ages:
                     table.chain = TableChain(bounds=bounds[name], stagger=number / len(self._tracked))
         self._decide()
-        found: list[RowsToWrite] = []
+
+    def rows(self) -> Iterator[RowsToWrite]:
+        """Yield what goes into files: several of one table after each other. Raises: see `TrainingState.all_rows`."""
         for spec in self.state.specs:
             tracked = self._tracked.get(spec.name)
-            found += [self.state.all_rows(spec)] if tracked is None else self._rows_of(tracked)
-        return found
+            if tracked is None:
+                yield self.state.all_rows(spec)
+            else:
+                yield from self._rows_of(tracked)
 
     def entries(self, written: Sequence[WrittenTable]) -> tuple[list[Json], list[Json]]:
         """Return this rank's part of each table's entry, and how many of its rows are hot and are at all."""
@@ -174,17 +181,15 @@ class TableSaves:
             table.decision = replace(table.decision, base=range(first, end), credit=credit)
             table.plan = plan_table(table.decision, table.chain, table.changes, table.tracker.counter)
 
-    def _rows_of(self, table: _Tracked) -> list[RowsToWrite]:
+    def _rows_of(self, table: _Tracked) -> Iterator[RowsToWrite]:
         plan, gather = table.plan, self.state.gatherer(table.spec)
         assert plan is not None
-        found = []
         if plan.base:
             whole = self.state.all_rows(table.spec)
             is_in = (whole.ids >= plan.base.start) & (whole.ids <= plan.base.stop - 1)
-            found.append(replace(whole, ids=whole.ids[is_in]))
+            yield replace(whole, ids=whole.ids[is_in])
         for kind, rows, tombstones in (("hot", plan.hot, _NONE), ("cold", plan.cold, plan.tombstones)):
-            found.append(RowsToWrite(spec=table.spec, kind=kind, ids=rows.ids, gather=gather, tombstones=tombstones))
-        return found
+            yield RowsToWrite(spec=table.spec, kind=kind, ids=rows.ids, gather=gather, tombstones=tombstones)
 
     def _bounds(self) -> dict[str, tuple[int, ...]]:
         """Return where each table's parts end: as many rows in each, of all ranks."""

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 from checkpoint_world import (
     FaultStore,
     Meeting,
@@ -145,3 +146,17 @@ def test_a_rank_with_other_tables_fails_the_save_by_name(tmp_path: Path) -> None
         assert isinstance(result, ConfigError)
         assert "rank 1 has other tables than rank 0" in result.fact
     assert CommitLog(LocalStore(tmp_path)).seqs() == [1]
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_table_that_shows_wrong_ids_on_one_rank_fails_the_save_on_all(tmp_path: Path, broken: int) -> None:
+    def work(ranks: ThreadRanks) -> None:
+        rank = Rank(tmp_path, ranks)
+        rank.checkpointer.restore()
+        rank.fill(1)
+        if ranks.rank == broken:
+            rank.model.users.begin_export = lambda: torch.tensor([3, 2])  # type: ignore[method-assign]
+        with pytest.raises(ConfigError, match="do not ascend"):
+            rank.checkpointer.save(1, 10)
+
+    raise_first(run_ranks(2, work))
