@@ -23,6 +23,12 @@ def seal(fields: dict[str, Any]) -> bytes:
 
 def unseal(data: bytes) -> dict[str, Any] | None:
     """Return the fields of a sealed document, or None when any byte is not as `seal` wrote it."""
+    fields = unchecked_fields(data)
+    return fields if fields is not None and seal(fields) == data else None
+
+
+def unchecked_fields(data: bytes) -> dict[str, Any] | None:
+    """Return the fields of a document whose seal nobody looks at, or None where it is no JSON object."""
     try:
         fields = json.loads(data)
     except ValueError:
@@ -30,4 +36,4 @@ def unseal(data: bytes) -> dict[str, Any] | None:
     if not isinstance(fields, dict):
         return None
     fields.pop(HASH_FIELD, None)
-    return fields if seal(fields) == data else None
+    return fields

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,8 +35,7 @@ class SaveFaults:
         self._seen = [points_of_a_save(world, scratch / str(number)) for number, world in enumerate(worlds)]
 
     def cells(self) -> list[Cell]:
-        points = sorted({point for seen in self._seen for point in seen})
-        return [Cell(kind, point) for point in points for kind in _kinds(point)]
+        return _cells(self._seen)
 
     def inject(self, cell: Cell, chance: random.Random, scratch: Path) -> Verdict:
         number = chance.choice([n for n, seen in enumerate(self._seen) if cell.point in seen])
@@ -82,8 +82,7 @@ class StartFaults:
             self._seen.append(store.seen)
 
     def cells(self) -> list[Cell]:
-        points = sorted({point for seen in self._seen for point in seen})
-        return [Cell(kind, point) for point in points for kind in _kinds(point)]
+        return _cells(self._seen)
 
     def inject(self, cell: Cell, chance: random.Random, scratch: Path) -> Verdict:
         number = chance.choice([n for n, seen in enumerate(self._seen) if cell.point in seen])
@@ -114,6 +113,11 @@ def points_of_a_save(world: World, folder: Path) -> dict[str, int]:
     job.train_to(world.last + 1)
     job.save()
     return {**store.seen, RETURNED: 1}
+
+
+def _cells(seen_of_worlds: Iterable[Iterable[str]]) -> list[Cell]:
+    points = sorted({point for seen in seen_of_worlds for point in seen})
+    return [Cell(kind, point) for point in points for kind in _kinds(point)]
 
 
 def _kinds(point: str) -> list[str]:

@@ -5,10 +5,8 @@ Sizes, layouts and JSON still have to make sense: what a reader needs in order t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from unittest.mock import patch
 
 from ett.checkpoint import (
@@ -20,7 +18,7 @@ from ett.checkpoint import (
     restore_checks,
     segment_reader,
 )
-from ett.checkpoint.canonical_json import HASH_FIELD
+from ett.checkpoint.canonical_json import unchecked_fields
 
 
 class _Agreeable(str):
@@ -46,7 +44,7 @@ def unverified() -> Iterator[None]:
         patches.enter_context(patch.object(restore, "combine", lambda digests: _Agreeable()))
         patches.enter_context(patch.object(dense_files, "_check_hash", _nothing))
         for module in (commit, commit_log, restore_checks, dense_document):
-            patches.enter_context(patch.object(module, "unseal", _fields))
+            patches.enter_context(patch.object(module, "unseal", unchecked_fields))
         yield
 
 
@@ -71,14 +69,3 @@ class _AgreeableHashes:
     @staticmethod
     def xxh3_128_hexdigest(data: bytes) -> str:
         return _Agreeable()
-
-
-def _fields(data: bytes) -> dict[str, Any] | None:
-    try:
-        fields = json.loads(data)
-    except ValueError:
-        return None
-    if not isinstance(fields, dict):
-        return None
-    fields.pop(HASH_FIELD, None)
-    return fields
