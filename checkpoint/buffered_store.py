@@ -9,15 +9,17 @@ from __future__ import annotations
 import builtins
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import read_commit
 from ett.checkpoint.incarnation import life_of
 from ett.checkpoint.local_store import LocalStore
-from ett.checkpoint.peers import Peers
 from ett.checkpoint.store import Entry, ObjectReader, Store
 from ett.errors import CorruptState
+
+if TYPE_CHECKING:
+    from ett.checkpoint.peers import Peers
 
 
 class BufferedStore:

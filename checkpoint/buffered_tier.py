@@ -14,7 +14,6 @@ from ett.checkpoint.commit import Commit, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history
 from ett.checkpoint.config import CheckpointConfig
 from ett.checkpoint.incarnation import Epoch
-from ett.checkpoint.peer_tier import peers_of
 from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
 from ett.checkpoint.retention import sweep_orphans
 from ett.checkpoint.save import SavePlace
@@ -60,6 +59,8 @@ class BufferedTier:
         if self.is_shared:
             yield
             return
+        from ett.checkpoint.peer_tier import peers_of  # brings a web server and a client: a fifth of a second
+
         address = self._peer_address
         with peers_of(self.reading, commit, mine, ranks=self._ranks, hosts=self._hosts, address=address):
             yield

@@ -7,13 +7,13 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 import ett
-from ett.checkpoint.buffered_tier import BufferedTier
 from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
@@ -36,6 +36,9 @@ from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.training_state import Stateful, TrainingState
 from ett.clock import Clock, SystemClock
 from ett.errors import ConfigError, Conflict, EttError, LostPeer, NoCheckpoint, UsageError
+
+if TYPE_CHECKING:
+    from ett.checkpoint.buffered_tier import BufferedTier
 
 log = logging.getLogger(__name__)
 FAILED_SAVES_IN_A_ROW = 3
@@ -82,6 +85,8 @@ class Checkpointer:
         self._tier: BufferedTier | None = None
         buffer = _buffer_folder(config, opened, record)
         if buffer is not None:
+            from ett.checkpoint.buffered_tier import BufferedTier  # saves to a local folder do without
+
             self._tier = BufferedTier(buffer, self._place, config)
             self._reading = replace(self._place, store=self._tier.reading)
             is_shared = self._tier.is_shared
