@@ -147,9 +147,10 @@ class Uploader:
             raise
         except EttError:  # why a commit was given up was logged when it happened
             with self._changed:
-                waiting = self._behind(STOPPED_S, "").fact if self._pending else ""
+                waiting = self._waiting() if self._pending else ""
+                why = self._last_answer()
             if waiting:
-                log.warning("stopping: %s; the next start of the job on this host sends them", waiting)
+                log.warning("stopping: %s; the next start of the job on this host sends them%s", waiting, why)
 
     def close(self, timeout_s: float | None = None) -> None:
         """End the thread after the request that is under way; what is left stays in the buffer.
@@ -280,7 +281,7 @@ class Uploader:
 
     def _warn(self, state: RetryCallState) -> None:
         err = state.outcome.exception() if state.outcome else None
-        self._trouble = str(err)
+        self._trouble = err.fact if isinstance(err, EttError) else str(err)
         log.warning("the upload waits and tries again (attempt %d): %s", state.attempt_number, err)
 
     def _waiting_bytes(self) -> int:
@@ -294,14 +295,20 @@ class Uploader:
             raise err
 
     def _behind(self, waited_s: float, what: str) -> Unreachable:
-        steps = ", ".join(str(commit.step) for commit, _ in self._pending)
-        why = f"; the last answer was: {self._trouble}" if self._trouble else ""
         return Unreachable(
-            f"the checkpoints of steps {steps} wait in {self._store.local.uri} for {self._store.uri}{why}",
+            self._waiting() + self._last_answer(),
             expected=f"an upload that ends within {waited_s:g} s",
             do=f"check that the store answers and how fast; {what}",
             code="S005",
         )
+
+    def _waiting(self) -> str:
+        steps = ", ".join(str(commit.step) for commit, _ in self._pending)
+        return f"the checkpoints of steps {steps} wait in {self._store.local.uri} for {self._store.uri}"
+
+    def _last_answer(self) -> str:
+        """Return the end of a sentence: nothing while no request has failed, as one may not have had the time to."""
+        return f"; the last answer was: {self._trouble}" if self._trouble else ""
 
     def _drain_at_exit(self) -> None:
         if self._stop.is_set():

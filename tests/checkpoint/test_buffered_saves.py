@@ -81,6 +81,12 @@ def die(rank: Rank) -> None:
     rank.checkpointer._tier.uploader.close()
 
 
+def wait_for_an_answer(rank: Rank) -> None:
+    """Return when a request of the upload has failed."""
+    uploader, pause = rank.checkpointer._tier.uploader, threading.Event()  # type: ignore[union-attr]
+    assert any(uploader._trouble or pause.wait(0.001) for _ in range(60_000)), "no request has failed"
+
+
 def is_state(rank: Rank, seed: int) -> bool:
     return holds([(rank, None)], seed)
 
@@ -268,6 +274,7 @@ def test_a_store_that_never_takes_anything_is_reported_not_waited_for_for_ever(r
     rank = started(remote, tmp_path / "ssd", buffer_bytes=1, buffer_wait_s=0.05)
     remote.gone_from = 1
     save(rank, 1)
+    wait_for_an_answer(rank)
     with pytest.raises(Unreachable, match=r"steps 1 wait in .*; the last answer was: ") as raised:
         save(rank, 2)
     assert (raised.value.code, raised.value.expected) == ("S005", "an upload that ends within 0.05 s")
@@ -385,7 +392,7 @@ def wait_for_uploads(rank: Rank) -> None:
     """Return when nothing is on its way; what failed is kept for the next save."""
     uploader = rank.checkpointer._tier.uploader  # type: ignore[union-attr]
     with uploader._changed:
-        assert uploader._changed.wait_for(lambda: not uploader._pending, 10), "an upload waits for ever"
+        assert uploader._changed.wait_for(lambda: not uploader._pending, 60), "an upload waits for ever"
 
 
 @pytest.mark.parametrize("is_one_host", [True, False])
@@ -508,6 +515,31 @@ def test_a_job_that_is_told_to_stop_leaves_the_rest_to_the_next_start(
     again = started(remote, tmp_path / "ssd")
     assert is_state(again, 2)
     again.checkpointer.close(wait=False)
+
+
+@pytest.mark.parametrize("has_answered", [False, True])
+def test_a_job_that_is_told_to_stop_says_where_the_rest_goes_whether_a_request_has_failed_by_then_or_not(
+    remote: Remote,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    has_answered: bool,
+) -> None:
+    monkeypatch.setattr(uploader_module, "STOPPED_S", 0.01)
+    monkeypatch.setattr(buffered_tier_module, "REQUEST_S", 0.01)
+    rank = started(remote, tmp_path / "ssd")
+    if has_answered:
+        remote.gone_from = 1
+    else:
+        remote.gate.clear()
+    save(rank, 1)
+    if has_answered:
+        wait_for_an_answer(rank)
+    rank.checkpointer.close(wait=False)
+    remote.gate.set()
+    (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("stopping: ")]
+    assert f" for {remote.uri}; the next start of the job on this host sends them" in said
+    assert said.endswith("; the last answer was: gone") == has_answered
 
 
 @pytest.mark.slow
