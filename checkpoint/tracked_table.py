@@ -1,4 +1,8 @@
-"""A table that says which of its rows change, so that a checkpoint need not write all of them."""
+"""A table that says which of its rows change, so that a checkpoint need not write all of them, nor stop training.
+
+A table calls on the rank that has its rows. Calls come from several threads, one at a time, within the table's lock,
+and those of one row in order; what they do is on the path of training.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +11,35 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ett.checkpoint.table_lock import TableLock
+
 Ids = NDArray[np.int64]
 Slots = NDArray[np.int64]
 
 
 class RowChanges(Protocol):
-    """What is told of a table's rows, which are known by slots: small numbers, given again when their rows are gone."""
+    """What is told of a table's rows, which are known by slots: small numbers, given again when their rows are gone.
+
+    slots, ids: int64 [N], of the same rows, distinct, in any order; ids are kept.
+    """
 
     def grow(self, num_slots: int) -> None:
         """Slots are below num_slots from now on."""
 
-    def updated(self, slots: Slots) -> None:
-        """Rows have changed, or are about to."""
+    def announced(self, slots: Slots, ids: Ids) -> None:
+        """A batch will look rows up, and most likely change them."""
+
+    def updated(self, slots: Slots, ids: Ids) -> None:
+        """Rows are about to change: they are still as they were."""
 
     def inserted(self, slots: Slots, ids: Ids) -> None:
-        """Rows have come, in slots that were free. Args: ids: int64 [N], kept."""
+        """Rows have come, in slots that were free."""
 
     def evicted(self, slots: Slots, ids: Ids) -> None:
-        """Rows are about to go; slots are distinct. Args: slots, ids: int64 [N], kept."""
+        """Rows are about to go: they are still as they were."""
+
+    def touched(self, slots: Slots, ids: Ids) -> None:
+        """Rows may have changed, untold: what they were is lost."""
 
 
 @runtime_checkable
@@ -32,6 +47,7 @@ class TrackedTable(Protocol):
     """A TableShard with changes that can be told."""
 
     tracked_by: RowChanges  # who is told: the last that `track` was called with
+    lock: TableLock  # held while rows are told of; who holds it may `gather` while another thread trains
 
     def track(self, changes: RowChanges) -> None:
         """Tell `changes`, and nobody else, of everything from now on, first of the slots that there are; it knows the
@@ -39,28 +55,40 @@ class TrackedTable(Protocol):
         """
 
     def touched(self, ids: Ids | None) -> None:
-        """Tell as if rows had changed: somebody has written to them. Args: ids: those that are no rows of this rank are
-        passed over; None: all.
+        """Tell of rows that somebody has written to. Args: ids: those that are no rows of this rank are passed over;
+        None: all.
         """
 
     def num_tracked_rows(self) -> int:
         """Return how many rows this rank saves."""
 
+    def tracked_ids(self) -> Ids:
+        """Return the ids of all rows that this rank saves, int64 [N], in any order, as a copy; within the lock."""
+
+    def slots_of(self, ids: Ids) -> Slots:
+        """Return the slots of rows, int64 [N]; -1 where there is no row. Within the lock."""
+
     def ids_of_slots(self, slots: Slots) -> Ids:
-        """Return the ids of the rows in slots, int64 [N]; any number for a slot without a row."""
+        """Return the ids of the rows in slots, int64 [N]; any number for a slot without a row. Within the lock."""
 
 
 class NobodyTracks:
     def grow(self, num_slots: int) -> None:
         return None
 
-    def updated(self, slots: Slots) -> None:
+    def announced(self, slots: Slots, ids: Ids) -> None:
+        return None
+
+    def updated(self, slots: Slots, ids: Ids) -> None:
         return None
 
     def inserted(self, slots: Slots, ids: Ids) -> None:
         return None
 
     def evicted(self, slots: Slots, ids: Ids) -> None:
+        return None
+
+    def touched(self, slots: Slots, ids: Ids) -> None:
         return None
 
 

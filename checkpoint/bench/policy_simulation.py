@@ -68,7 +68,7 @@ class PolicySimulation:
     def interval(self, updated: Slots) -> None:
         """Train for an interval, then make a checkpoint, and count what it costs until the next one."""
         self._versions[updated] += 1
-        self._tracker.updated(updated)
+        self._tracker.updated(updated, updated)
         self._tracker.freeze()
         changes = self._tracker.changes(lambda slots: slots)
         decision = decide(self._policy, self._chain, self._cost, self._tracker.counter.population())

@@ -29,7 +29,7 @@ def tracking_cost(workload: dict[str, int]) -> dict[str, Any]:
         slots = np.unique(rng.integers(0, num_rows, num_ids))
         num_marked = len(slots)
         rng.shuffle(slots)
-        times["mark_s"].append(_seconds(partial(tracker.updated, slots)))
+        times["mark_s"].append(_seconds(partial(tracker.updated, slots, slots)))
         times["freeze_s"].append(_seconds(tracker.freeze))
         times["changes_s"].append(_seconds(partial(tracker.changes, np.asarray)))
         tracker.committed(slots[: num_marked // 10])

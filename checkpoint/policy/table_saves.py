@@ -94,7 +94,8 @@ class TableSaves:
                 table.follow()
                 table.chain = TableChain()
             table.tracker.freeze()
-            table.changes = table.tracker.changes(table.shard.ids_of_slots)
+            with table.shard.lock:
+                table.changes = table.tracker.changes(table.shard.ids_of_slots)
         if any(not table.chain.ages for table in self._tracked.values()):
             bounds = self._bounds()
             for number, (name, table) in enumerate(self._tracked.items()):

@@ -78,9 +78,15 @@ class TableTracker:
             self.counter.inserted(num_rows)
             self._in_hot.mark(in_hot)
 
-    def updated(self, slots: Slots) -> None:
+    def announced(self, slots: Slots, ids: Ids) -> None:
+        """Nothing has changed yet."""
+
+    def updated(self, slots: Slots, ids: Ids) -> None:
         with self._lock:
             self._dirty.mark(slots)
+
+    def touched(self, slots: Slots, ids: Ids) -> None:
+        self.updated(slots, ids)
 
     def inserted(self, slots: Slots, ids: Ids) -> None:
         """Args: ids: int64 [N], kept; slots: of the new rows, in free slots."""

@@ -140,7 +140,7 @@ class PolicyWorld:
                 case "u":
                     some = self.rng.sample(known, self.rng.randint(1, min(4, len(known))))
                     for rank, ids in self._by_rank(some):
-                        rank.tracker.updated(rank.slots(ids))
+                        rank.tracker.updated(rank.slots(ids), np.array(ids, np.int64))
                     self._set(some)
                 case "i":
                     some = sorted({self.ids() for _ in range(3)} - set(known))

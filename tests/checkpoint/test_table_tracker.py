@@ -25,7 +25,7 @@ class Table:
         return found
 
     def update(self, *slots: int) -> None:
-        self.tracker.updated(np.array(slots))
+        self.tracker.updated(np.array(slots), self.ids[list(slots)])
 
     def evict(self, slot: int) -> None:
         self.tracker.evicted(np.array([slot]), self.ids[[slot]])

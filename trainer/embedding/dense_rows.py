@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ett.checkpoint.table import StateSpec, TableRows
+from ett.checkpoint.table_lock import TableLock
 from ett.checkpoint.tracked_table import NOBODY_TRACKS, RowChanges
 from ett.trainer.sparse.hashing import Ids, RowInit
 from ett.trainer.sparse.row_optimizer import RowOptimizer, RowsOfTable
@@ -67,6 +68,7 @@ class DenseRows(PlainRows):
         self.states: tuple[StateSpec, ...] = optimizer.states(dim)
         self._optimizer, self._is_exporter = optimizer, is_exporter
         self.is_copy = not is_exporter
+        self.lock = TableLock()
         self.tracked_by: RowChanges = NOBODY_TRACKS
         self.register_load_state_dict_post_hook(_touch_all)  # type: ignore[no-untyped-call]
         self.state_rows = {s.name: torch.zeros(len(ids), s.width, dtype=getattr(torch, s.dtype)) for s in self.states}
@@ -76,13 +78,17 @@ class DenseRows(PlainRows):
         rows, threads = ids - self.ids.start, torch.get_num_threads()
         table = RowsOfTable(self.weight.detach(), self.state_rows, rows, threads)
         if self._is_exporter:
-            self.tracked_by.updated(rows)
+            with self.lock:
+                self.tracked_by.updated(rows, ids)
         self._optimizer.update_rows(table, grads, learning_rate)
         torch.autograd.graph.increment_version(self.weight)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy has: nobody is told of its changes until somebody tracks it."""
-        return {**self.__dict__, "tracked_by": NOBODY_TRACKS}
+        return {**self.__dict__, "tracked_by": NOBODY_TRACKS, "lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "lock": TableLock()})  # type: ignore[no-untyped-call]
 
     def track(self, changes: RowChanges) -> None:
         changes.grow(self.num_tracked_rows())
@@ -90,13 +96,20 @@ class DenseRows(PlainRows):
 
     def touched(self, ids: Ids | None) -> None:
         if self._is_exporter:
-            rows = np.arange(len(self.ids))
+            mine = self.tracked_ids()
             if ids is not None:
-                rows = ids[(ids >= self.ids.start) & (ids < self.ids.stop)] - self.ids.start
-            self.tracked_by.updated(rows)
+                mine = np.unique(ids[(ids >= self.ids.start) & (ids < self.ids.stop)])
+            with self.lock:
+                self.tracked_by.touched(self.slots_of(mine), mine)
 
     def num_tracked_rows(self) -> int:
         return len(self.ids) if self._is_exporter else 0
+
+    def tracked_ids(self) -> Ids:
+        return np.arange(self.ids.start, self.ids.start + self.num_tracked_rows())
+
+    def slots_of(self, ids: Ids) -> Ids:
+        return ids - self.ids.start
 
     def ids_of_slots(self, slots: Ids) -> Ids:
         return slots + self.ids.start

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ett.checkpoint.capture_hooks import NO_CAPTURE
 from ett.checkpoint.table import StateSpec, TableRows
+from ett.checkpoint.table_lock import TableLock
 from ett.checkpoint.tracked_table import NOBODY_TRACKS, RowChanges
 from ett.errors import ConfigError, DataError
 from ett.trainer.sparse.hashing import Ids, RowInit, owner_key, row_owner, table_salt
@@ -24,7 +22,7 @@ from ett.trainer.sparse.told_rows import ToldRows
 
 
 class EmbeddingShard(nn.Module):
-    """Implements `TableShard`, `TrackedTable` and `Capturable` of `ett.checkpoint`.
+    """Implements `TableShard` and `TrackedTable` of `ett.checkpoint`.
 
     Its storage is neither parameter nor buffer: it grows, lies in tiers, and no rank holds all of it. A row exists from
     the first update on; before, `read` computes its initial value, so looking up for evaluation adds nothing.
@@ -73,8 +71,7 @@ class EmbeddingShard(nn.Module):
                 f"{name}.sightings", rules.admit_after, owner_key=self.owner_key, rank=rank, world_size=world_size
             )
         self._tombstones = id_index()
-        self._lock = threading.RLock()  # of the storage: one thread may read rows while another one updates others
-        self.capture = NO_CAPTURE
+        self.lock = TableLock()  # of the storage: one thread may read rows while another one updates others
         self.tracked_by: RowChanges = NOBODY_TRACKS
         self._told: ToldRows | None = None  # once somebody tracks
 
@@ -98,7 +95,7 @@ class EmbeddingShard(nn.Module):
         Raises: DataError: an id outside a fixed table.
         """
         self._check_range(ids)
-        with self._lock:
+        with self.lock:
             unknown = np.flatnonzero(~self._storage.read(ids, out))
         if len(unknown):
             out[torch.from_numpy(unknown)] = self._initial(ids[unknown])
@@ -117,19 +114,18 @@ class EmbeddingShard(nn.Module):
         unless `updates_whole`: each row's update is a function of its own gradients and state.
         Raises: ConfigError: the table is full, or the batch's rows do not fit the cache.
         """
-        with self._lock:
+        with self.lock:
             self._update(ids, sums, learning_rate)
 
     def _update(self, ids: Ids, sums: RowSums, learning_rate: float) -> None:
         if self.sightings is not None:
-            self.capture.before_update(self.sightings.name, ids)
             is_row = self._storage.contains(ids)
             is_row[~is_row] = self.sightings.admit(ids[~is_row])
             ids, sums = ids[is_row], sums.at(np.flatnonzero(is_row))
         if not len(ids):
             return
         self._make_room(ids)
-        self.capture.before_update(self.name, ids)
+        new = ids[:0] if self._told is None else self._told.about_to_update(ids)
         with self._storage.opened(ids, self._initial) as rows:
             if rows.slots is not None:
                 table = RowsOfTable(rows.weights, rows.states, rows.slots)
@@ -142,11 +138,17 @@ class EmbeddingShard(nn.Module):
                 for name, state in states.items():
                     rows.states[name].index_copy_(0, rows.state_slots, state)
         if self._told is not None:
-            self._told.updated(ids)
+            self._told.came(new)
         if self._ledger is not None:
             self._ledger.touch(ids)
         if len(self._tombstones):
             self._tombstones.erase(ids)
+
+    def announced(self, ids: Ids) -> None:
+        """Learn that a batch will look ids up, int64 [N] distinct, and most likely update them."""
+        with self.lock:
+            if self._told is not None:
+                self._told.announced(ids)
 
     def take_tombstones(self) -> Ids:
         """Return, ascending, the ids whose rows were evicted since the last call or export and are no rows now.
@@ -158,21 +160,28 @@ class EmbeddingShard(nn.Module):
         return ids
 
     def track(self, changes: RowChanges) -> None:
-        with self._lock:
+        with self.lock:
             self.tracked_by, self._told = changes, ToldRows(changes, self._storage.ids())
 
     def touched(self, ids: Ids | None) -> None:
-        with self._lock:
+        with self.lock:
             if self._told is not None:
                 self._told.touched(ids)
 
     def num_tracked_rows(self) -> int:
         return len(self)
 
+    def tracked_ids(self) -> Ids:
+        assert self._told is not None
+        return self._told.ids()
+
+    def slots_of(self, ids: Ids) -> Ids:
+        assert self._told is not None
+        return self._told.slots_of(ids)
+
     def ids_of_slots(self, slots: Ids) -> Ids:
         assert self._told is not None
-        with self._lock:
-            return self._told.ids_of_slots(slots)
+        return self._told.ids_of_slots(slots)
 
     def begin_export(self) -> Tensor:
         """See `TableShard`. All that exists is named, so tombstones begin anew."""
@@ -234,7 +243,6 @@ class EmbeddingShard(nn.Module):
         if not len(ids):
             return
         assert self._ledger is not None
-        self.capture.before_update(self.name, ids)
         if self._told is not None:
             self._told.evicted(ids)
         self._storage.free(ids)

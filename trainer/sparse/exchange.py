@@ -109,7 +109,6 @@ class RowExchange:
         self.widths = Width.of([shard.dim for shard in shards])
         self._owner_keys = np.array([shard.owner_key for shard in shards])
         self._in_flight: list[_InFlight] = []  # announced and not yet applied, in order
-        self._num_announced = 0
         self.rows = RowsGate()  # closed while a step's update is under way; whoever saves holds it
 
     def look_up(self, ids_T: Sequence[Ids], control: int = 0) -> Lookup:
@@ -228,10 +227,9 @@ class RowExchange:
         return Lookup(self, batch, found, control)
 
     def _tell_announced(self, route: Route) -> None:
-        self._num_announced += 1
         for width, r in zip(self.widths, route, strict=True):
             for _, shard, part in self._by_table(width, r):
-                shard.capture.announced(shard.name, r.asked.ids_U[part], self._num_announced)
+                shard.announced(r.asked.ids_U[part])
 
     def _colliding(self, route: Route) -> list[Mask]:
         """Return which pairs a batch in flight may change: those that it has, too; all of a table that evicts.

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ett.checkpoint.table import StateSpec, TableRows
+from ett.checkpoint.table_lock import TableLock
 from ett.checkpoint.tracked_table import NOBODY_TRACKS, RowChanges
 
 Ids = NDArray[np.int64]
@@ -23,6 +24,7 @@ class FaultTable(nn.Module):
         super().__init__()
         self.name, self.dim = name, dim
         self.tracked_by: RowChanges = NOBODY_TRACKS
+        self.lock = TableLock()
         self.ids, self.rows = torch.empty(0, dtype=torch.int64), torch.empty(0, dim + 1)
         self._slots: dict[int, int] = {}
         self._free: list[int] = []  # slots without a row, that which is used next at the end
@@ -32,14 +34,15 @@ class FaultTable(nn.Module):
         old_ids, old_rows = self.ids.numpy(), self.rows.numpy()
         gone, new, both = np.setdiff1d(old_ids, ids), np.setdiff1d(ids, old_ids), np.intersect1d(old_ids, ids)
         before, after = old_rows[np.searchsorted(old_ids, both)], rows[np.searchsorted(ids, both)]
-        self.tracked_by.evicted(self._slots_of(gone), gone)
+        self.tracked_by.evicted(self.slots_of(gone), gone)
         self._free += [self._slots.pop(row_id) for row_id in gone.tolist()]
         num_slots = len(self._slots) + len(self._free)
         self._free = [*range(num_slots, len(self._slots) + len(new)), *self._free]
         self.tracked_by.grow(len(self._slots) + len(self._free))
         self._slots.update({row_id: self._free.pop() for row_id in new.tolist()})
-        self.tracked_by.inserted(self._slots_of(new), new)
-        self.tracked_by.updated(self._slots_of(both[(before.view(np.uint32) != after.view(np.uint32)).any(axis=1)]))
+        self.tracked_by.inserted(self.slots_of(new), new)
+        changed = both[(before.view(np.uint32) != after.view(np.uint32)).any(axis=1)]
+        self.tracked_by.updated(self.slots_of(changed), changed)
         self.ids, self.rows = torch.from_numpy(ids), torch.from_numpy(rows)
 
     def begin_export(self) -> Tensor:
@@ -72,7 +75,8 @@ class FaultTable(nn.Module):
 
     def touched(self, ids: Ids | None) -> None:
         mine = self.ids.numpy()
-        self.tracked_by.updated(self._slots_of(mine if ids is None else np.intersect1d(mine, ids)))
+        some = mine if ids is None else np.intersect1d(mine, ids)
+        self.tracked_by.touched(self.slots_of(some), some)
 
     def num_tracked_rows(self) -> int:
         return len(self._slots)
@@ -82,5 +86,8 @@ class FaultTable(nn.Module):
         by_slot[list(self._slots.values())] = list(self._slots)
         return by_slot[slots]
 
-    def _slots_of(self, ids: Ids) -> Ids:
-        return np.array([self._slots[row_id] for row_id in ids.tolist()], np.int64)
+    def tracked_ids(self) -> Ids:
+        return self.ids.numpy().copy()
+
+    def slots_of(self, ids: Ids) -> Ids:
+        return np.array([self._slots.get(row_id, -1) for row_id in ids.tolist()], np.int64)

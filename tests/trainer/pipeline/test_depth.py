@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ett.checkpoint.table import copy_of_rows
+from ett.checkpoint.tracked_table import NobodyTracks
 from ett.errors import DataError
 from ett.trainer.comm.collectives import Collectives, LocalCollectives
 from ett.trainer.config import DenseConfig, ModelConfig, SparseConfig, TableConfig, TrainConfig, TrainerConfig
@@ -291,23 +292,32 @@ def test_samples_may_train_on_other_ranks(on_ranks: OnRanks, depth: int) -> None
             torch.testing.assert_close(torch.tensor(mine), torch.tensor(other), rtol=0, atol=1e-3)
 
 
-class Seen:
-    """Which ids a table was told of before it changed them."""
+class Seen(NobodyTracks):
+    """Which ids a table was told of before it changed them, and which came."""
 
     def __init__(self, shard: EmbeddingShard) -> None:
-        self.shard, self.announced_ids, self.guarded, self.batches = shard, set[int](), list[list[int]](), list[int]()
+        self.shard, self.announced_ids, self.guarded = shard, set[int](), set[int]()
+        self.num_announced = 0
         self.before: dict[int, list[float]] = {}  # of each guarded id, what its row was
+        self.came: set[int] = set()
 
-    def announced(self, table: str, ids: Any, batch: int) -> None:
-        assert table == self.shard.name and (np.diff(ids) > 0).all()
+    def announced(self, slots: Any, ids: Any) -> None:
+        assert (np.diff(ids) > 0).all() and (self.shard.slots_of(ids) == slots).all()
         self.announced_ids.update(ids.tolist())
-        self.batches.append(batch)
+        self.num_announced += 1
 
-    def before_update(self, table: str, ids: Any) -> None:
+    def updated(self, slots: Any, ids: Any) -> None:
+        assert (self.shard.slots_of(ids) == slots).all() and (self.shard.ids_of_slots(slots) == ids).all()
         rows = torch.empty(len(ids), self.shard.dim)
         self.shard.read(ids, rows)
         self.before |= dict(zip(ids.tolist(), rows.tolist(), strict=True))
-        self.guarded.append(ids.tolist())
+        self.guarded.update(ids.tolist())
+
+    def evicted(self, slots: Any, ids: Any) -> None:
+        self.updated(slots, ids)
+
+    def inserted(self, slots: Any, ids: Any) -> None:
+        self.came.update(ids.tolist())
 
 
 def whole_rows(step: TrainingStep, shard: EmbeddingShard) -> dict[str, Any]:
@@ -324,24 +334,25 @@ def test_rows_are_guarded_before_they_change(on_ranks: OnRanks, depth: int, rule
         step = TrainingStep(config, build_model(config, collectives), collectives)
         shard = step.model.ebc.shards()[0]
         seen = Seen(shard)
-        shard.capture = seen
+        shard.track(seen)
         reader = SmallReader(collectives.rank, collectives.world_size)
         changed: dict[int, list[float]] = {}
         with prefetched(collectives, reader, step, depth) as batches:
             for ready in batches:
                 seen.before.clear()
+                seen.came.clear()
                 was = whole_rows(step, shard)
                 before = dict(zip(was["ids"], was["weights"], strict=True))
                 step.take(ready.number, ready, batches.clock)
                 now = whole_rows(step, shard)
                 after = dict(zip(now["ids"], now["weights"], strict=True))
                 changed = {i: before[i] for i in before if after.get(i) != before[i]}
-                created = after.keys() - before.keys()
-                assert changed.keys() | created <= seen.before.keys()
+                assert changed.keys() <= seen.before.keys()
+                assert after.keys() - before.keys() <= seen.came
                 assert all(seen.before[i] == row for i, row in changed.items())
-                assert not depth or {i for ids in seen.guarded for i in ids} <= seen.announced_ids
         assert changed
-        assert seen.batches == sorted(set(seen.batches)) and bool(seen.batches) == bool(depth)
+        # What was no row yet when it was announced is not told of: there was nothing to keep of it.
+        assert bool(seen.guarded & seen.announced_ids) == bool(seen.num_announced) == bool(depth)
 
     on_ranks(2, body)
 
