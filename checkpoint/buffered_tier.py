@@ -119,9 +119,10 @@ class BufferedTier:
         self._last_bytes = sum(file.bytes for file in self.uploader.share(commit))
         self.uploader.submit(commit)
 
-    def report(self) -> None:
-        """Record what has arrived; called by the thread that trains, as all that is recorded."""
-        for uploaded in self.uploader.take_uploaded():
+    def report(self) -> list[float]:
+        """Record what has arrived, and return how long each took; called by the thread that trains, as all records."""
+        arrived = self.uploader.take_uploaded()
+        for uploaded in arrived:
             commit = uploaded.commit
             self._run.emit(
                 "ckpt_upload",
@@ -140,6 +141,7 @@ class BufferedTier:
                     digest=commit.digest,
                     tier="remote",
                 )
+        return [uploaded.seconds for uploaded in arrived]
 
     def close(self, *, wait: bool = True) -> None:
         """Wait until everything is uploaded, or without `wait` a few seconds for as much as arrives in them.

@@ -20,6 +20,7 @@ from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.config import CheckpointConfig
 from ett.checkpoint.dense_save import import_ahead
 from ett.checkpoint.due import DueSteps
+from ett.checkpoint.failure_history import read_failures
 from ett.checkpoint.foreign import refuse_foreign
 from ett.checkpoint.incarnation import Epoch, open_epoch
 from ett.checkpoint.interval import parse_interval
@@ -94,7 +95,7 @@ class Checkpointer:
         policy = parse_policy(config.policy, config.max_chain)
         self._tables = TableSaves(policy, config.policy, self._state, self._place.ranks, self._place.clock)
         self._retention = RetentionThread(self._place.store, config.keep_last)
-        self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock)
+        self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock, say=record.emit)
         self._epoch: Epoch | None = None
         self._failed_in_a_row = 0
         self._has_imported = False
@@ -121,7 +122,7 @@ class Checkpointer:
                     do="put it back or correct checkpoint.uri; to start over: --resume never",
                 )
             self._epoch = self._open(restored.commit if restored else None)
-            self._tables.begin(restored.commit if restored else None)
+            self._begin(restored.commit if restored else None)
         if restored is None:
             self._due.start(0)
             return None
@@ -149,7 +150,8 @@ class Checkpointer:
             self._has_imported = True
             import_ahead()
         if self._tier is not None:
-            self._tier.report()
+            for upload_s in self._tier.report():
+                self._due.uploaded(upload_s)
         if not self._due.is_due(step):
             return None
         try:
@@ -158,7 +160,7 @@ class Checkpointer:
             raise
         except EttError as err:
             self._failed_in_a_row += 1
-            self._due.saved(0.0)
+            self._due.failed()
             log.error("the save at step %d failed (%d in a row): %s", step, self._failed_in_a_row, err)
             if self._place.ranks.rank == 0:
                 self._place.run.emit(
@@ -173,7 +175,7 @@ class Checkpointer:
         """Save now and return the commit. Raises: as `ett.checkpoint.save.save`."""
         if self._epoch is None:
             self._epoch = self._open_unrestored()
-            self._tables.begin(None)
+            self._begin(None)
         began_ns = self._place.clock.mono_ns()
         is_first = self._place.ranks.rank == 0
         with self._place.run.span("ckpt_save"):
@@ -191,6 +193,7 @@ class Checkpointer:
         self._failed_in_a_row = 0
         stall_s = (self._place.clock.mono_ns() - began_ns) / 1e9
         self._due.saved(stall_s)
+        self._due.written(commit.stats["write_s"])
         if is_first and stall_s > self._config.stall_budget_s:
             self._say_over_budget(commit, stall_s)
         return commit
@@ -249,6 +252,12 @@ class Checkpointer:
         self._place.run.emit(
             "ckpt_detail", id=commit.ckpt_uuid, step=commit.step, stall_s=round(stall_s, 6), over_budget=True
         )
+
+    def _begin(self, restored: Commit | None) -> None:
+        """Go on from a commit or a fresh start, and from what the job's log says of its failures; collective."""
+        failures = read_failures(self._place.run, self._place.ranks, self._place.clock)
+        self._due.know(failures, restored.stats if restored else {})
+        self._tables.begin(restored, failures)
 
     def _open(self, restored: Commit | None) -> Epoch:
         if self._tier is not None:

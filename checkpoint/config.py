@@ -18,7 +18,7 @@ class CheckpointConfig:
     buffer_bytes: int = 64 << 30  # of each rank, on their way; a save waits (and counts as stall) for room
     buffer_wait_s: float = 120.0  # longest that a save waits for that room; then it is given up, as one that failed
     peer_address: str = ""  # of this host: others read from its buffer what they restore; "" serves nothing
-    interval: str = "auto"  # "auto", "500 steps", "90s", "6m"
+    interval: str = "auto"  # "auto" (docs/checkpoint.md#when), "500 steps", "90s", "6m"
     # What a save writes (docs/checkpoint_policy.md): every row, or of tables that say what changes less than that.
     policy: Literal["full", "adaptive", "incremental", "differential", "check_n_run"] = "full"
     max_chain: int = 32  # saves between two of every row, at most

@@ -49,11 +49,16 @@ def read_history(events: Path) -> JobHistory:
 
     Raises: CorruptState: a record of a newer schema version.
     """
+    return build_history(read_supervisors(events), _commits(events))
+
+
+def read_supervisors(events: Path) -> list[Record]:
+    """Return every record of supervisors, in order of time. Raises: as `read_history`."""
     supervisors: list[Record] = []
     for path in sorted(events.glob("0/sup-*.jsonl")):
         supervisors += parse_file(path.name, path.read_bytes()).records
     supervisors.sort(key=lambda record: (record.wall_ns, record.seq))
-    return build_history(supervisors, _commits(events))
+    return supervisors
 
 
 def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> JobHistory:
@@ -112,6 +117,17 @@ def has_stepped(events: Path, attempt: int, pid: int) -> bool:
     """Return whether that process completed a step, as far as it wrote that down."""
     paths = events.glob(f"{attempt}/r*-{pid}-*.jsonl")
     return any(next(_lines_with(_STEP, path), None) is not None for path in paths)
+
+
+def has_trained(events: Path, attempt: int) -> bool:
+    """Return whether rank 0 completed a step in that attempt, as far as it wrote that down."""
+    paths = events.glob(f"{attempt}/r0-*.jsonl")
+    return any(next(_lines_with(_STEP, path), None) is not None for path in paths)
+
+
+def last_sign_of_life(events: Path, attempt: int) -> float | None:
+    """Return when rank 0's log of that attempt was last written to, in Unix seconds; None where it has none."""
+    return max((path.stat().st_mtime for path in events.glob(f"{attempt}/r0-*.jsonl")), default=None)
 
 
 def _fruitful_attempts(commits: Iterable[Record]) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:

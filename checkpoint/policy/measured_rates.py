@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ett.checkpoint.policy.io_cost import IoCost
+from ett.uptime import Stretch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,15 +46,19 @@ PRIOR_MTBF_S, MTBF_MEMORY_S = 4 * 3600.0, 7 * 86400.0
 SHORTEST_MTBF_S, LONGEST_MTBF_S = 60.0, 90 * 86400.0
 
 
-def mtbf_s(failures_s: Sequence[float], began_s: float, now_s: float) -> float:
+def mtbf_s(stretches: Sequence[Stretch], now_s: float) -> float:
     """Return the mean time between a job's failures, as one who saw one failure in PRIOR_MTBF_S before would expect it.
 
-    Args: failures_s: when the job failed, on the clock of began_s and now_s; a failure, and an hour without one, count
-    less the longer ago they are, to a third after MTBF_MEMORY_S.
+    Args: stretches: when the job was up, on the clock of now_s; a failure, and an hour without one, count less the
+    longer ago they are, to a third after MTBF_MEMORY_S. The hours between stretches are nothing either way.
     """
-    watched_s = MTBF_MEMORY_S * -math.expm1(-max(0.0, now_s - began_s) / MTBF_MEMORY_S)
-    num_failures = sum(math.exp(-max(0.0, now_s - at_s) / MTBF_MEMORY_S) for at_s in failures_s)
+    watched_s = MTBF_MEMORY_S * sum(_weight(each.ended_s, now_s) - _weight(each.began_s, now_s) for each in stretches)
+    num_failures = sum(_weight(each.ended_s, now_s) for each in stretches if each.has_failed)
     return min(LONGEST_MTBF_S, max(SHORTEST_MTBF_S, (PRIOR_MTBF_S + watched_s) / (1 + num_failures)))
+
+
+def _weight(at_s: float, now_s: float) -> float:
+    return math.exp(-max(0.0, now_s - at_s) / MTBF_MEMORY_S)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,8 @@ import numpy as np
 from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.digest import combine
-from ett.checkpoint.policy.measured_rates import MeasuredRates, mtbf_s
+from ett.checkpoint.failure_history import FailureHistory
+from ett.checkpoint.policy.measured_rates import MeasuredRates
 from ett.checkpoint.policy.save_policy import Adaptive, Full, Policy
 from ett.checkpoint.policy.table_chain import Decision, TableChain, decide, live_files
 from ett.checkpoint.policy.table_plan import TablePlan, plan_table
@@ -63,11 +64,12 @@ class TableSaves:
         self._tracked: dict[str, _Tracked] = {}
         self._live: dict[str, tuple[TableFile, ...]] = {}
         self._rates = MeasuredRates()
-        self._began_s = self._now_s()
+        self._failures = FailureHistory(self._now_s())
         self._last_s = 0.0
 
-    def begin(self, restored: Commit | None) -> None:
+    def begin(self, restored: Commit | None, failures: FailureHistory) -> None:
         """Follow the tables from their present state on: that of a commit, or of a fresh start."""
+        self._failures = failures
         self._live = {table.spec.name: table.files for table in restored.tables} if restored else {}
         self._tracked = {}
         if isinstance(self._policy, Full):
@@ -169,7 +171,7 @@ class TableSaves:
     def _decide(self) -> None:
         """Have every rank take the bases that the rank with most rows of a table would, the first of several."""
         interval_s = self._now_s() - self._last_s if self._last_s else _PRIOR_INTERVAL_S
-        rates = replace(self._rates, mtbf_s=mtbf_s((), self._began_s, self._now_s()))
+        rates = replace(self._rates, mtbf_s=self._failures.mtbf_s(self._now_s()))
         cost = rates.io_cost(max(interval_s, 1e-3))
         votes = []
         for table in self._tracked.values():

@@ -15,6 +15,7 @@ from ett.checkpoint.policy.measured_rates import (
     MeasuredRates,
     mtbf_s,
 )
+from ett.uptime import Stretch
 
 HOUR_S = 3600.0
 
@@ -52,15 +53,23 @@ def test_stall_beyond_writing_is_all_of_it() -> None:
 
 
 def test_failures_of_a_steady_job_are_found() -> None:
-    rng, now_s, failures_s = random.Random(1), 0.0, []
+    rng, now_s, stretches = random.Random(1), 0.0, []
     while now_s < 60 * 86400:
-        now_s += rng.expovariate(1 / (6 * HOUR_S))
-        failures_s.append(now_s)
-    assert mtbf_s(failures_s, 0, now_s) == pytest.approx(6 * HOUR_S, rel=0.4)  # of 28 failures: 19 % a deviation
+        began_s, now_s = now_s, now_s + rng.expovariate(1 / (6 * HOUR_S))
+        stretches.append(Stretch(began_s, now_s, has_failed=True))
+    assert mtbf_s(stretches, now_s) == pytest.approx(6 * HOUR_S, rel=0.4)  # of 28 failures: 19 % a deviation
+
+
+def test_hours_in_which_the_job_was_not_up_are_not_watched() -> None:
+    """Up for an hour, down for a day: it fails every hour, not every day."""
+    stretches = [Stretch(at, at + HOUR_S, has_failed=True) for at in range(0, 40 * 86400, 25 * 3600)]
+    assert mtbf_s(stretches, stretches[-1].ended_s) == pytest.approx(
+        (4 + 7 * 24 / 25) / (1 + 7 * 24 / 25) * HOUR_S, 0.1
+    )
 
 
 def test_a_job_without_failures_expects_them_ever_later() -> None:
-    found = [mtbf_s([], 0, hours * HOUR_S) for hours in (0, 1, 24, 24 * 30)]
+    found = [mtbf_s([Stretch(0, now_s, has_failed=False)], now_s) for now_s in (0, HOUR_S, 24 * HOUR_S, 720 * HOUR_S)]
     assert found[0] == PRIOR_MTBF_S
     assert found == sorted(found)
     assert found[-1] <= PRIOR_MTBF_S + MTBF_MEMORY_S <= LONGEST_MTBF_S
@@ -68,8 +77,10 @@ def test_a_job_without_failures_expects_them_ever_later() -> None:
 
 def test_old_failures_count_less() -> None:
     now_s = 30 * 86400.0
-    assert mtbf_s([0.0] * 10, 0, now_s) > 4 * mtbf_s([now_s - HOUR_S] * 10, 0, now_s)
-    assert mtbf_s([now_s] * 10**6, 0, now_s) == SHORTEST_MTBF_S
+    old, late = ([Stretch(at, at, has_failed=True)] * 10 for at in (0.0, now_s - HOUR_S))
+    up = [Stretch(0.0, now_s, has_failed=False)]
+    assert mtbf_s(old + up, now_s) > 4 * mtbf_s(late + up, now_s)
+    assert mtbf_s([Stretch(now_s, now_s, has_failed=True)] * 10**6, now_s) == SHORTEST_MTBF_S
 
 
 def test_the_cost_is_that_of_what_was_measured() -> None:
