@@ -32,6 +32,7 @@ from ett.checkpoint.retention import sweep_orphans
 from ett.checkpoint.retention_thread import RetentionThread
 from ett.checkpoint.run_record import RunRecord
 from ett.checkpoint.save import SavePlace, save
+from ett.checkpoint.save_facts import SaveFacts
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.training_state import Stateful, TrainingState
@@ -194,8 +195,8 @@ class Checkpointer:
         stall_s = (self._place.clock.mono_ns() - began_ns) / 1e9
         self._due.saved(stall_s)
         self._due.written(commit.stats["write_s"])
-        if is_first and stall_s > self._config.stall_budget_s:
-            self._say_over_budget(commit, stall_s)
+        if is_first:
+            self._say_saved(commit, stall_s)
         return commit
 
     def touched(self, table: str, ids: NDArray[np.int64] | None) -> None:
@@ -246,12 +247,14 @@ class Checkpointer:
             tier="local" if self._tier is not None or is_local(self._place.store.uri) else "remote",
         )
 
-    def _say_over_budget(self, commit: Commit, stall_s: float) -> None:
-        budget_s = self._config.stall_budget_s
-        log.warning("the save at step %d held training for %.2f s, budget %.2f s", commit.step, stall_s, budget_s)
-        self._place.run.emit(
-            "ckpt_detail", id=commit.ckpt_uuid, step=commit.step, stall_s=round(stall_s, 6), over_budget=True
-        )
+    def _say_saved(self, commit: Commit, stall_s: float) -> None:
+        facts, budget_s = SaveFacts.of_stats(commit.stats), self._config.stall_budget_s
+        assert facts is not None, "a commit that was just saved"
+        is_over = stall_s > budget_s
+        if is_over:
+            log.warning("the save at step %d held training for %.2f s, budget %.2f s", commit.step, stall_s, budget_s)
+        told = {"id": commit.ckpt_uuid, "step": commit.step, "policy": commit.policy, "over_budget": is_over}
+        self._place.run.emit("ckpt_detail", **told, **replace(facts, stall_s=round(stall_s, 6)).flat())
 
     def _begin(self, restored: Commit | None) -> None:
         """Go on from a commit or a fresh start, and from what the job's log says of its failures; collective."""

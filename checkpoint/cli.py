@@ -10,10 +10,18 @@ from typing import Any
 
 import click
 
-from ett.checkpoint.cli_output import as_json_option, cell, open_store_of, print_json, print_table, target_argument
+from ett.checkpoint.cli_output import (
+    as_json_option,
+    cell,
+    open_store_of,
+    print_json,
+    print_table,
+    saves_of,
+    target_argument,
+)
 from ett.checkpoint.collection_cli import diff_command, gc_command, pin_command, unpin_command
 from ett.checkpoint.commit import Commit
-from ett.checkpoint.commit_facts import commit_facts, commit_line, find_commit, tier_of
+from ett.checkpoint.commit_facts import commit_facts, commit_line, find_commit, save_lines, tier_of
 from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
 from ett.checkpoint.compaction_cli import compact_command
 from ett.checkpoint.export_cli import export_command
@@ -23,6 +31,8 @@ from ett.checkpoint.store import Store
 from ett.checkpoint.verify import LEVELS, Level, damage, verify_commit, with_digests
 from ett.errors import CorruptState, NoCheckpoint
 
+_POSITION = ("seq", "step", "cursor", "state", "type", "epoch", "world_size")
+_COLUMNS = (*_POSITION, "bytes", "saved", "stall_s", "created", "tier", "pins")
 _TIMES_READ = {"manifest": 0, "size": 0, "hash": 1, "load": 2}
 
 
@@ -42,22 +52,26 @@ def list_command(target: str, as_json: bool) -> None:
     pins: dict[int, list[str]] = {}
     for hold in holds(store, time.time()):
         pins.setdefault(hold.seq, []).append(hold.name or hold.why)
+    saves, warnings = saves_of(target)
     rows = [
-        {**commit_line(known[seq], tier_of(store, seq)), "state": _state(known[seq], line), "pins": pins.get(seq, [])}
+        {
+            **commit_line(known[seq], tier_of(store, seq), saves),
+            "state": _state(known[seq], line),
+            "pins": pins.get(seq, []),
+        }
         if seq in known
         else {"seq": seq, "state": "damaged", "problem": damaged[seq].fact}
         for seq in sorted({*known, *damaged}, reverse=True)
     ]
     nothing = f"no commits under {store.uri}; a script may have set another checkpoint.uri: name that folder instead"
     if as_json:
-        warnings = [err.fact for err in damaged.values()] if rows else [nothing]
+        warnings += [err.fact for err in damaged.values()] if rows else [nothing]
         print_json("ls", {"uri": store.uri, "commits": rows}, warnings)
         return
     if not rows:
         click.echo(nothing)
         return
-    columns = ("seq", "step", "cursor", "state", "type", "epoch", "world_size", "bytes", "created", "tier", "pins")
-    print_table(columns, [[cell(row.get(column)) for column in columns] for row in rows])
+    print_table(_COLUMNS, [[cell(row.get(column)) for column in _COLUMNS] for row in rows])
 
 
 @group.command("show", short_help="Show one commit: position, tables, digests, the files of its chain.")
@@ -66,15 +80,19 @@ def list_command(target: str, as_json: bool) -> None:
 @as_json_option
 @click.option("--digest", is_flag=True, help="Compute the digests from the data and compare them with those stored.")
 def show_command(target: str, step: int | None, as_json: bool, digest: bool) -> None:
-    """Show one commit: position, tables with rows and digests, dense state, the files that a restore reads."""
+    """Show one commit: position, what its save wrote and took, tables with rows and digests, dense state.
+
+    With --json also the files that a restore reads. Of a JOB its log is asked, too: how long the upload took.
+    """
     store = open_store_of(target)
     commit, warnings = find_commit(store, step)
+    saves, more = saves_of(target)
     if digest:
         verify_commit(store, commit, "hash")
         commit = with_digests(store, commit)
-    facts = commit_facts(commit, tier_of(store, commit.seq))
+    facts = commit_facts(commit, tier_of(store, commit.seq), saves)
     if as_json:
-        print_json("show", {"uri": store.uri, **facts}, warnings)
+        print_json("show", {"uri": store.uri, **facts}, warnings + more)
         return
     for name in (
         "seq",
@@ -90,10 +108,12 @@ def show_command(target: str, step: int | None, as_json: bool, digest: bool) -> 
         "digest",
     ):
         click.echo(f"{name:<11} {cell(facts[name])}")
+    for name, text in save_lines(facts):
+        click.echo(f"{name:<11} {text}")
     tables = [[cell(table[name]) for name in ("name", "rows", "dim", "bytes", "digest")] for table in facts["tables"]]
     dense = [["(dense)", cell(facts["dense"]["tensors"]), "", cell(facts["dense"]["bytes"]), facts["dense"]["digest"]]]
     print_table(("table", "rows", "dim", "bytes", "digest"), tables + dense)
-    for warning in warnings:
+    for warning in warnings + more:
         click.echo(f"warning: {warning}", err=True)
 
 

@@ -96,7 +96,7 @@ class Commit:
     opened_seq: int | None = None  # the commit that opened its writer's epoch; None: of an ett before 1.1
     lists: tuple[StoredFile, ...] = ()  # that name the tables' files, where the record does not (file_lists.py)
     policy: str = "full"  # what decides which rows a save writes
-    stats: dict[str, float] = field(default_factory=dict)
+    stats: dict[str, Json] = field(default_factory=dict)  # of a save: its facts (save_facts.py)
 
     def overtakes(self, seq: int, epoch: int) -> bool:
         """Return whether a commit `seq` of an `epoch` was made by a process that this one's writer had replaced.

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ett.checkpoint.buffered_store import BufferedStore
 from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_log import CommitLog, line_of_history
+from ett.checkpoint.save_facts import CAPTURES, SaveFacts
+from ett.checkpoint.save_records import SaveRecord
 from ett.checkpoint.store import Store
 from ett.checkpoint.store_uri import is_local
+from ett.checkpoint.table_segments import TABLE_KINDS
 from ett.errors import CorruptState, NoCheckpoint, NotFound
 
+_NOTHING: Mapping[str, SaveRecord] = MappingProxyType({})
 
-def commit_facts(commit: Commit, tier: str) -> dict[str, Any]:
-    """Return the facts of a commit; its digests depend neither on sharding nor on files."""
+
+def commit_facts(commit: Commit, tier: str, saves: Mapping[str, SaveRecord] = _NOTHING) -> dict[str, Any]:
+    """Return the facts of a commit; its digests depend neither on sharding nor on files. Args: as `commit_line`."""
     dense = commit.dense
     return {
-        **commit_line(commit, tier),
+        **commit_line(commit, tier, saves),
         "policy": commit.policy,
         "ckpt_uuid": commit.ckpt_uuid,
         "parent_seq": commit.parent_seq,
@@ -62,8 +69,9 @@ def tier_of(store: Store, seq: int) -> str:
     return "local" if is_local(store.uri) else "remote"
 
 
-def commit_line(commit: Commit, tier: str) -> dict[str, Any]:
-    """Return what a list shows of a commit."""
+def commit_line(commit: Commit, tier: str, saves: Mapping[str, SaveRecord] = _NOTHING) -> dict[str, Any]:
+    """Return what a list shows of a commit. Args: saves: what its job's log says of them, which goes before its own."""
+    save = _save(commit, saves)
     return {
         "seq": commit.seq,
         "step": commit.step,
@@ -74,7 +82,35 @@ def commit_line(commit: Commit, tier: str) -> dict[str, Any]:
         "bytes": commit.num_bytes,
         "created": commit.created,
         "tier": tier,
+        "saved": None if save is None else sum(save[f"{kind}_bytes"] for kind in (*TABLE_KINDS, "dense")),
+        "stall_s": None if save is None else save["stall_s"],
+        "save": save,
     }
+
+
+def _save(commit: Commit, saves: Mapping[str, SaveRecord]) -> dict[str, Any] | None:
+    """Return what its save wrote and took (save_facts.py); None of an older version's, and of what saved nothing."""
+    facts = SaveFacts.of_stats(commit.stats)
+    if facts is None or commit.type == "epoch_open":  # which repeats another commit's
+        return None
+    told = saves[commit.ckpt_uuid].as_json() if commit.ckpt_uuid in saves else {}
+    return facts.as_json() | told
+
+
+def save_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what `ett checkpoint show` says of a commit's save, as names and texts."""
+    save = facts["save"]
+    if save is None:
+        return []
+    parts = [f"{kind} {save[f'{kind}_rows']} rows in {save[f'{kind}_bytes']} bytes" for kind in TABLE_KINDS]
+    parts += [f"{save['tombstones']} tombstones", f"dense {save['dense_bytes']} bytes"]
+    took = [f"training {save['stall_s']:.3g} s", f"written in {save['write_s']:.3g} s"]
+    took += [f"uploaded in {save['upload_s']:.3g} s"] if "upload_s" in save else []
+    lines = [("saved", ", ".join(parts)), ("took", ", ".join(took))]
+    if thresholds := save.get("thresholds"):
+        lines.append(("threshold", ", ".join(f"{name} {value:.3f}" for name, value in thresholds.items())))
+    ways = [f"{way} {save[f'{way}_rows']}" for way in CAPTURES if f"{way}_rows" in save]
+    return lines + [("captured", ", ".join(ways) + " rows")] * bool(ways)
 
 
 def find_commit(store: Store, step: int | None) -> tuple[Commit, list[str]]:

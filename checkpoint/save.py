@@ -19,6 +19,7 @@ from ett.checkpoint.policy.table_saves import TableSaves
 from ett.checkpoint.ranks import Ranks, gather_or_raise, on_rank_zero
 from ett.checkpoint.rng_state import rng_state
 from ett.checkpoint.run_record import RunRecord
+from ett.checkpoint.save_facts import written_facts
 from ett.checkpoint.segment import SegmentIdentity, StoredFile
 from ett.checkpoint.sharded_tensor import has_a_box
 from ett.checkpoint.staging_area import StagingArea
@@ -149,7 +150,11 @@ def _commit(place: SavePlace, tables: TableSaves, epoch: Epoch, plan: Json, part
     check_not_fenced(CommitLog(place.store), epoch.after(plan["seq"] - 1))
     own = _merged_tables([part["tables"] for part in parts])
     listed = tables.listed(own, [part["shares"] for part in parts], plan["seq"])
+    dense = DenseEntry.from_json(parts[0]["dense"])
     seconds = round((place.clock.mono_ns() - plan["began_ns"]) / 1e9, 6)
+    facts = written_facts(
+        listed, plan["seq"], tables.thresholds(), dense_bytes=dense.num_bytes, write_s=seconds, stall_s=seconds
+    )
     commit = Commit(
         seq=plan["seq"],
         parent_seq=plan["seq"] - 1,
@@ -165,10 +170,10 @@ def _commit(place: SavePlace, tables: TableSaves, epoch: Epoch, plan: Json, part
         created=created_now(place.clock),
         writer_version=writer_version(),
         tables=listed,
-        dense=DenseEntry.from_json(parts[0]["dense"]),
+        dense=dense,
         fragments=tuple(StoredFile.from_json(part["fragment"]) for part in parts),
         policy=tables.policy_name,
-        stats={"write_s": seconds},
+        stats=facts.as_json(),
     )
     if place.is_shared:
         for file in commit.stored_files():

@@ -16,7 +16,7 @@ from ett.event_schema import NS, Record
 from ett.restart import AttemptFacts
 
 _TAIL_BYTES = 65_536
-_COMMIT, _STEP = b'"ev":"ckpt_commit"', b'"ev":"step"'
+_STEP = b'"ev":"step"'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ def read_history(events: Path) -> JobHistory:
 
     Raises: CorruptState: a record of a newer schema version.
     """
-    return build_history(read_supervisors(events), _commits(events))
+    return build_history(read_supervisors(events), records_of(events, "ckpt_commit"))
 
 
 def read_supervisors(events: Path) -> list[Record]:
@@ -119,6 +119,18 @@ def has_stepped(events: Path, attempt: int, pid: int) -> bool:
     return any(next(_lines_with(_STEP, path), None) is not None for path in paths)
 
 
+def records_of(events: Path, ev: str, sources: str = "*") -> list[Record]:
+    """Return the records of one kind in the ranks' files, without reading the others; sources: which files, a glob.
+
+    Raises: as `read_history`.
+    """
+    found: list[Record] = []
+    for path in sorted(events.glob(f"[1-9]*/{sources}.jsonl")):
+        lines = b"".join(_lines_with(b'"ev":"%b"' % ev.encode(), path))
+        found += [record for record in parse_file(path.name, lines).records if record.ev == ev]
+    return found
+
+
 def has_trained(events: Path, attempt: int) -> bool:
     """Return whether rank 0 completed a step in that attempt, as far as it wrote that down."""
     paths = events.glob(f"{attempt}/r0-*.jsonl")
@@ -160,14 +172,6 @@ def _facts(record: Record, has_new_commit: bool) -> AttemptFacts:
         shrinks_to=record.data.get("shrinks_to"),
         has_new_commit=has_new_commit,
     )
-
-
-def _commits(events: Path) -> list[Record]:
-    found: list[Record] = []
-    for path in sorted(events.glob("[1-9]*/*.jsonl")):
-        lines = b"".join(_lines_with(_COMMIT, path))
-        found += [record for record in parse_file(path.name, lines).records if record.ev == "ckpt_commit"]
-    return found
 
 
 def _lines_with(text: bytes, path: Path) -> Iterator[bytes]:

@@ -143,6 +143,11 @@ class TableSaves:
             listed.append(replace(table, digest=None, files=files))
         return tuple(listed)
 
+    def thresholds(self) -> dict[str, float]:
+        """Return p* of each table for which the adaptive policy has found it, of what was frozen last."""
+        decisions = {name: table.decision for name, table in self._tracked.items()}
+        return {name: each.solution.threshold for name, each in decisions.items() if each and each.solution}
+
     def committed(self, commit: Commit, shares: Sequence[Json], write_s: float) -> None:
         """Go on from a commit. Args: write_s: for how long it was written, while training waited."""
         for number, table in enumerate(commit.tables):

@@ -160,8 +160,8 @@ def test_the_run_hears_what_happened(tmp_path: Path) -> None:
     rank.checkpointer.restore()
     rank.fill(1)
     commit = rank.checkpointer.save(1, 10)
-    assert rank.run.kinds() == ["span", "span", "ckpt_begin", "committed"]
-    committed = rank.run.said[-1][1]
+    assert rank.run.kinds() == ["span", "span", "ckpt_begin", "committed", "ckpt_detail"]
+    committed = rank.run.said[-2][1]
     assert (committed["step"], committed["cursor"], committed["tier"]) == (1, 10, "local")
     assert (committed["ckpt_id"], committed["digest"]) == (commit.ckpt_uuid, commit.digest)
     on_disk = sum(path.stat().st_size for top in ("d", "dense", "m") for path in (tmp_path / top).rglob("*.*"))
@@ -172,11 +172,16 @@ def test_the_run_hears_what_happened(tmp_path: Path) -> None:
     assert (kind, restored["step"], restored["cursor"], restored["ckpt_id"]) == ("restored", 1, 10, commit.ckpt_uuid)
 
 
-def test_a_slow_save_is_said_to_be_over_budget(tmp_path: Path) -> None:
-    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), stall_budget_s=1e-9)
+@pytest.mark.parametrize(("budget_s", "is_over"), [(1e-9, True), (1e9, False)])
+def test_a_slow_save_is_said_to_be_over_budget(
+    tmp_path: Path, budget_s: float, is_over: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), stall_budget_s=budget_s)
     rank.checkpointer.restore()
-    rank.checkpointer.save(1, 10)
-    assert rank.run.said[-1][0] == "ckpt_detail"
+    with caplog.at_level("WARNING", "ett.checkpoint"):
+        rank.checkpointer.save(1, 10)
+    kind, told = rank.run.said[-1]
+    assert (kind, told["over_budget"], "held training" in caplog.text) == ("ckpt_detail", is_over, is_over)
 
 
 @pytest.mark.parametrize("change", ["dim", "dtype", "state", "missing table", "dense shape", "no optimizer", "groups"])
