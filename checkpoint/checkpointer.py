@@ -24,7 +24,7 @@ from ett.checkpoint.failure_history import read_failures
 from ett.checkpoint.foreign import refuse_foreign
 from ett.checkpoint.incarnation import Epoch, open_epoch
 from ett.checkpoint.interval import parse_interval
-from ett.checkpoint.policy.save_policy import parse_policy
+from ett.checkpoint.policy.save_policy import Full, parse_policy
 from ett.checkpoint.policy.table_saves import TableSaves
 from ett.checkpoint.ranks import Ranks, current_ranks, on_rank_zero
 from ett.checkpoint.restore import restore_newest
@@ -59,8 +59,9 @@ class RestoredPosition:
 class Checkpointer:
     """Saves and restores one training process together with those of the other ranks.
 
-    Tables are the modules of `model` with the TableShard protocol; all else of the model, `optimizer` and `extra` are
-    dense and the same on every rank; `loader` gives the position in the data. All calls are collective.
+    Tables are the modules of `model` with the TableShard protocol, and where the policy writes parts of tables, large
+    embeddings of torch (torch_tables.py); all else of the model, `optimizer` and `extra` are dense and the same on
+    every rank; `loader` gives the position in the data. All calls are collective.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class Checkpointer:
         """Args: held: entered around every save: within it rows are those of a whole step, and nobody else is there."""
         record: RunRecord = run if run is not None else ett.init()
         self._config = config
-        self._state = TrainingState(model, optimizer, loader, extra)
+        policy = parse_policy(config.policy, config.max_chain)
         opened, present = store or open_store(config.uri or _job_uri(record)), ranks or current_ranks()
+        is_tracked = not isinstance(policy, Full)
+        self._state = TrainingState(model, optimizer, loader, extra, is_tracked=is_tracked, is_copy=present.rank > 0)
         self._place = SavePlace(store=opened, ranks=present, run=record, clock=clock or SystemClock())
         self._reading = self._place  # where a restore looks
         self._tier: BufferedTier | None = None
@@ -93,7 +96,6 @@ class Checkpointer:
             self._reading = replace(self._place, store=self._tier.reading)
             is_shared = self._tier.is_shared
             self._place = replace(self._place, store=self._tier.local, is_shared=is_shared, is_buffer=True)
-        policy = parse_policy(config.policy, config.max_chain)
         self._tables = TableSaves(policy, config.policy, self._state, self._place.ranks, self._place.clock)
         self._retention = RetentionThread(self._place.store, config.keep_last)
         self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock, say=record.emit)
@@ -205,8 +207,9 @@ class Checkpointer:
         Args: ids: int64 [N], in any order; those that are no rows of this rank are passed over; None: all of them.
         Raises: ConfigError: there is no such table, or ids are no list of int64.
         """
-        if table not in self._state.shards:
-            known = ", ".join(sorted(self._state.shards)) or "no tables"
+        names = self._state.names_of_tables()
+        if table not in names:
+            known = ", ".join(sorted(names)) or "no tables"
             raise ConfigError(f"no table is named {table!r}", expected=f"one of: {known}")
         if ids is not None and (ids.dtype != np.int64 or ids.ndim != 1):
             raise ConfigError(

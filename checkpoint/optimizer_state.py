@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,8 +13,16 @@ from ett.checkpoint.state_tree import encode_state
 from ett.errors import RestoreFailed
 
 
-def optimizer_tree(optimizer: Any, model: nn.Module, tensors: dict[str, Tensor]) -> Json:
-    """Return the state of an optimizer as a tree; None for none. Anything with a state_dict is taken as it is."""
+def optimizer_tree(
+    optimizer: Any,
+    model: nn.Module,
+    tensors: dict[str, Tensor],
+    dense_part: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Json:
+    """Return the state of an optimizer as a tree; None for none. Anything with a state_dict is taken as it is.
+
+    Args: dense_part: returns what is dense of the states that an optimizer has by the names of parameters.
+    """
     if optimizer is None:
         return None
     state = optimizer.state_dict()
@@ -21,7 +30,7 @@ def optimizer_tree(optimizer: Any, model: nn.Module, tensors: dict[str, Tensor])
         names = _parameter_names(optimizer, model)
         state = {
             **state,
-            "state": {names[index]: entry for index, entry in state["state"].items()},
+            "state": dense_part({names[index]: entry for index, entry in state["state"].items()}),
             "param_groups": [_renamed(group, dict(enumerate(names))) for group in state["param_groups"]],
         }
     return encode_state(state, "optimizer", tensors)

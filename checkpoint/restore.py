@@ -104,7 +104,7 @@ def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
     dense: list[Any] = []
 
     def read() -> Json:
-        state.check_tables(tuple(table.spec for table in commit.tables))
+        state.expect_tables({table.spec: table.num_rows for table in commit.tables})
         try:
             assert commit.dense is not None
             dense.extend(read_dense(place.store, commit.dense, state.sharded_like()))

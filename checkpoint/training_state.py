@@ -19,6 +19,7 @@ from ett.checkpoint.table import TableRows, TableShard
 from ett.checkpoint.table_segments import Bytes, Rows, TableSpec
 from ett.checkpoint.table_writer import Gather, RowsToWrite
 from ett.checkpoint.tensor_bytes import bytes_tensor
+from ett.checkpoint.torch_tables import TorchTables
 from ett.errors import ConfigError, RestoreFailed
 
 _EXTRA_STATE = "_extra_state"
@@ -39,13 +40,35 @@ class TrainingState:
         optimizer: Stateful | None = None,
         loader: Stateful | None = None,
         extra: Stateful | None = None,
+        *,
+        is_tracked: bool = False,
+        is_copy: bool = False,
     ) -> None:
+        """Args: is_tracked: whether a part of a table may be saved, so that large embeddings of torch are better not
+        dense. is_copy: whether another rank saves what is the same on every rank.
+        """
         self._model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         self._optimizer, self._loader, self._extra = optimizer, loader, extra
-        self.shards, self._shard_prefixes = _find_shards(self._model)
+        self._own_shards, self._shard_prefixes = _find_shards(self._model)
+        self._torch_tables = TorchTables(
+            self._model, optimizer, taken=self._own_shards.keys(), is_tracked=is_tracked, is_copy=is_copy
+        )
+        self.settle()
+
+    def settle(self) -> None:
+        """Look, between two steps, at which tables there are to save, and what a row of each is."""
+        self._torch_tables.settle()
+        self._use_tables()
+
+    def _use_tables(self) -> None:
+        self.shards: dict[str, TableShard] = {**self._torch_tables.present, **self._own_shards}
         self.specs = tuple(
             _spec(f"t{number:04d}", self.shards[name]) for number, name in enumerate(sorted(self.shards))
         )
+
+    def names_of_tables(self) -> set[str]:
+        """Return the names of the tables, and of the embeddings that are dense and could be tables."""
+        return {*self.shards, *self._torch_tables.num_rows()}
 
     def all_rows(self, spec: TableSpec) -> RowsToWrite:
         """Return this rank's rows of a table, to be gathered. Raises: ConfigError: ids are not as the protocol says."""
@@ -76,10 +99,18 @@ class TrainingState:
         """Add rows to this rank's shard."""
         self.shards[spec.name].import_rows(_table_rows(spec, rows))
 
-    def check_tables(self, saved: tuple[TableSpec, ...]) -> None:
-        """Raise RestoreFailed with every difference between the saved tables and this model's."""
-        theirs = {spec.name: _row_layout(spec) for spec in saved}
-        ours = {spec.name: _row_layout(spec) for spec in self.specs}
+    def expect_tables(self, saved: dict[TableSpec, int]) -> None:
+        """Go on with the tables of a commit. Args: saved: each with its number of rows.
+
+        Raises: RestoreFailed: with every difference between the saved tables and this model's.
+        """
+        rows = self._torch_tables.num_rows()
+        theirs = {
+            spec.name: _row_layout(spec, num_rows if spec.name in rows else None) for spec, num_rows in saved.items()
+        }
+        self._torch_tables.expect({spec.name: spec for spec in saved})
+        self._use_tables()
+        ours = {spec.name: _row_layout(spec, rows.get(spec.name)) for spec in self.specs}
         _refuse(_differences("table", theirs, ours, str))
 
     @property
@@ -112,7 +143,7 @@ class TrainingState:
     def _dense(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors: dict[str, Tensor] = {}
         tree = {"model": encode_state(self._model_state(), "model", tensors)}
-        tree["optimizer"] = optimizer_tree(self._optimizer, self._model, tensors)
+        tree["optimizer"] = optimizer_tree(self._optimizer, self._model, tensors, self._torch_tables.without_rows)
         for part, owner in (("extra", self._extra), ("loader", self._loader)):
             tree[part] = None if owner is None else encode_state(owner.state_dict(), part, tensors)
         return tensors, tree
@@ -134,6 +165,7 @@ class TrainingState:
             ]
         )
         if self._optimizer is not None:
+            self._torch_tables.put_rows(saved["optimizer"]["state"])
             load_optimizer_tree(self._optimizer, self._model, saved["optimizer"])
         with torch.no_grad():
             for name, value in saved["model"].items():
@@ -148,7 +180,8 @@ class TrainingState:
 
     def _model_state(self) -> dict[str, Any]:
         state: dict[str, Any] = self._model.state_dict()
-        return {name: value for name, value in state.items() if not name.startswith(self._shard_prefixes)}
+        weights = self._torch_tables.weight_names
+        return {n: v for n, v in state.items() if not n.startswith(self._shard_prefixes) and n not in weights}
 
 
 def _table_rows(spec: TableSpec, rows: Rows) -> TableRows:
@@ -190,8 +223,10 @@ def _describe(value: Any) -> str:
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def _row_layout(spec: TableSpec) -> str:
-    return ", ".join(f"{group.name} {group.dtype} x {group.width}" for group in spec.groups)
+def _row_layout(spec: TableSpec, num_rows: int | None) -> str:
+    """Args: num_rows: of a table that never has more nor fewer."""
+    layout = ", ".join(f"{group.name} {group.dtype} x {group.width}" for group in spec.groups)
+    return layout if num_rows is None else f"{num_rows} rows of {layout}"
 
 
 def _differences(what: str, saved: dict[str, Any], current: dict[str, Any], describe: Any) -> list[str]:

@@ -72,6 +72,7 @@ class TableSaves:
         self._failures = failures
         self._live = {table.spec.name: table.files for table in restored.tables} if restored else {}
         self._tracked = {}
+        self.state.settle()
         if isinstance(self._policy, Full):
             return
         for spec in self.state.specs:
@@ -91,8 +92,12 @@ class TableSaves:
 
     def freeze(self) -> None:
         """Take what has changed, and agree on what is written of it."""
-        for table in self._tracked.values():
-            if table.shard.tracked_by is not table.tracker:  # another Checkpointer of this model, since our last save
+        self.state.settle()
+        specs = {spec.name: spec for spec in self.state.specs}
+        for name, table in self._tracked.items():
+            table.spec = specs[name]
+            # Another Checkpointer of this model, since our last save, or other columns than we have saved.
+            if table.shard.tracked_by is not table.tracker:
                 table.follow()
                 table.chain = TableChain()
             table.tracker.freeze()

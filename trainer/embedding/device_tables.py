@@ -15,10 +15,11 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from ett.checkpoint.row_ranges import gather_range, scatter_range
 from ett.checkpoint.table import StateSpec, TableRows
 from ett.errors import ConfigError
 from ett.trainer.embedding.cache_params import CacheParams
-from ett.trainer.embedding.dense_rows import ROWS_AT_ONCE, gather_range, scatter_range
+from ett.trainer.embedding.dense_rows import ROWS_AT_ONCE
 from ett.trainer.embedding.device_cache import WEIGHT, BlockCache, RowsCache
 from ett.trainer.embedding.fused_optimizer import FusedParams
 from ett.trainer.embedding.mapped_rows import mapped_rows
