@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import resource
+import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from ett.bench import BenchResult
 from ett.checkpoint.bench.every_byte import Flips, flip_every_byte
 from ett.checkpoint.bench.faults.campaign import Campaign, scratch_folder
 from ett.checkpoint.bench.faults.fault_process import in_processes
+from ett.checkpoint.bench.faults.protocol_points import Amount
+from ett.checkpoint.bench.faults.tally_groups import COLUMNS, groups_of, least_json, rows_json, say_least, table_of
 from ett.checkpoint.bench.faults.unverified import unverified
-from ett.checkpoint.bench.faults.verdict import OUTCOMES
 from ett.checkpoint.bench.faults.worlds import chain_world
 from ett.figures import FIGURES, Measured
 
@@ -24,20 +26,27 @@ WRONG = ("silent", "crashed")
 def run(quick: bool, path: Path = _WORKLOAD) -> BenchResult:
     """Run the campaign of faults.toml: the table [faults] of figures.toml, and what became of each kind and point."""
     workload = tomllib.loads(path.read_text())
-    asked = {name: workload[f"quick_{name}" if quick else name] for name in ("faults_per_cell", "unverified_per_cell")}
-    tallies = in_processes(workload["seed"], asked["faults_per_cell"])
+
+    def asked(name: str) -> int:
+        return int(workload[f"quick_{name}" if quick else name])
+
+    amount = Amount(per_point=asked("faults_per_point"), least=asked("least_per_cell"))
+    begin_s = time.perf_counter()
+    tallies = in_processes(workload["seed"], amount)
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall_s = round(time.perf_counter() - begin_s)
     with scratch_folder() as scratch:
         bytes_flipped = _every_byte(scratch / "bytes", workload)
         with unverified():
-            blind = Campaign(workload["seed"], scratch / "blind").run(
-                asked["unverified_per_cell"], families=("damage",)
-            )
+            campaign = Campaign(workload["seed"], scratch / "blind")
+            blind = campaign.run(campaign.work(Amount(per_point=asked("unverified_per_cell")), ("damage",)))
+    groups = groups_of(tallies)
     unseen = sum(tally.outcomes["silent"] for tally in blind)
-    injected = sum(tally["count"] for tally in tallies)
-    wrong = sum(tally[outcome] for tally in tallies for outcome in WRONG) + len(bytes_flipped.silent)
+    wrong = sum(group.outcomes[outcome] for group in groups for outcome in WRONG) + len(bytes_flipped.silent)
     flips = f"{bytes_flipped.injected} bytes flipped one by one"
+    injected = sum(group.count for group in groups)
     figures = [
-        Measured(name="injected", unit="", samples=[injected], reason=_cells(tallies)),
+        Measured(name="injected", unit="", samples=[injected], reason=say_least(groups, amount)),
         Measured(name="silent", unit="", samples=[wrong], reason=f"of these and of {flips}"),
         Measured(
             name="silent_without_verification",
@@ -47,21 +56,16 @@ def run(quick: bool, path: Path = _WORKLOAD) -> BenchResult:
         ),
     ]
     detail = {
-        "cells": tallies,
+        **least_json(groups, amount),
+        "wall_s": wall_s,
+        "cpu_s": round(spent.ru_utime + spent.ru_stime),  # of its processes, the S3 servers included
+        "columns": COLUMNS,
+        "points": rows_json(groups),
+        "wrong": [line for group in groups for line in group.wrong],
         "every_byte": {"injected": bytes_flipped.injected, "silent": bytes_flipped.silent},
-        "without_verification": [tally.as_json() for tally in blind],
+        "without_verification": rows_json(groups_of([tally.as_json() for tally in blind])),
     }
-    return BenchResult(figures=figures, detail=detail, table=list(_table(tallies)))
-
-
-def _cells(tallies: list[dict[str, Any]]) -> str:
-    """Say how many cells there were, and how many faults each has at least."""
-    least: dict[str, int] = {}
-    for tally in tallies:
-        least[tally["family"]] = min(tally["count"], least.get(tally["family"], tally["count"]))
-    of_processes = least.pop("process")
-    without = "" if "s3" in least else "; no S3 server here: make peers"
-    return f"{len(tallies)} cells, {min(least.values())} or more each, {of_processes} of SIGKILL{without}"
+    return BenchResult(figures=figures, detail=detail, table=list(table_of(groups)))
 
 
 def _every_byte(folder: Path, workload: dict[str, Any]) -> Flips:
@@ -73,16 +77,3 @@ def _every_byte(folder: Path, workload: dict[str, Any]) -> Flips:
         return flip_every_byte(world.folder, "hash")
     finally:
         logging.disable(level)
-
-
-def _table(tallies: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a line for each family and kind; then the commands that inject again what went wrong."""
-    yield f"  {'family':<10} {'kind':<24} {'points':>6} {'faults':>7} " + " ".join(f"{name:>8}" for name in OUTCOMES)
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for tally in tallies:
-        groups.setdefault((tally["family"], tally["kind"]), []).append(tally)
-    for (family, kind), cells in groups.items():
-        sums = " ".join(f"{sum(cell[name] for cell in cells):>8}" for name in OUTCOMES)
-        yield f"  {family:<10} {kind:<24} {len(cells):>6} {sum(cell['count'] for cell in cells):>7} {sums}"
-    for tally in tallies:
-        yield from (f"  {line}" for line in tally.get("wrong", ()))

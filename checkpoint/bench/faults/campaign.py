@@ -1,4 +1,4 @@
-"""The campaign: every cell of every family, some faults each, in one process or a share of them in each of several.
+"""The campaign: every cell of every family, and how many faults each gets.
 
 `python -m ett.checkpoint.bench.faults.campaign FAMILY KIND POINT NUMBER [--seed N]` injects one of them again.
 """
@@ -9,7 +9,7 @@ import argparse
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from ett.checkpoint.bench.faults.damage_faults import DamageFaults, RotFaults
 from ett.checkpoint.bench.faults.family import Cell, Family
 from ett.checkpoint.bench.faults.kill_faults import KillFaults
 from ett.checkpoint.bench.faults.life_faults import LifeFaults
+from ett.checkpoint.bench.faults.protocol_points import Amount
 from ett.checkpoint.bench.faults.quiet import quiet
 from ett.checkpoint.bench.faults.s3_faults import S3Faults
 from ett.checkpoint.bench.faults.save_faults import SaveFaults, StartFaults
@@ -59,6 +60,15 @@ class CellTally:
         return {**facts, **self.outcomes, **({"wrong": self.wrong} if self.wrong else {})}
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The faults of a cell, numbered from 0 to `count`."""
+
+    family: Family
+    cell: Cell
+    count: int
+
+
 class Campaign:
     """The families over worlds of one seed.
 
@@ -71,16 +81,14 @@ class Campaign:
             built = self._built(scratch / "worlds", scratch / "trials", around)
             self.families = {family.name: family for family in built}
 
-    def run(self, per_cell: int, *, share: tuple[int, int] = (0, 1), families: tuple[str, ...] = ()) -> list[CellTally]:
-        """Inject `per_cell` faults of each cell. Args: share: (number, of how many): which cells this process does."""
-        cells = [
-            (family, cell)
-            for family in self.families.values()
-            if not families or family.name in families
-            for cell in family.cells()
-        ]
-        mine = cells[share[0] :: share[1]]
-        return [tally for family, cell in mine for tally in self._run_cell(family, cell, per_cell)]
+    def work(self, amount: Amount, families: tuple[str, ...] = ()) -> list[Work]:
+        """Return what there is to do, in the same order in every process: all families, or those that are named."""
+        chosen = [family for family in self.families.values() if not families or family.name in families]
+        return [Work(family, *some) for family in chosen for some in amount.of_cells(family.cells()).items()]
+
+    def run(self, work: Iterable[Work]) -> list[CellTally]:
+        """Inject the faults of these cells."""
+        return [tally for part in work for tally in self._run_cell(part.family, part.cell, part.count)]
 
     def inject(self, family: Family, cell: Cell, number: int) -> Verdict:
         """Inject one fault: the same for the same seed."""
@@ -93,9 +101,9 @@ class Campaign:
         finally:
             shutil.rmtree(scratch)
 
-    def _run_cell(self, family: Family, cell: Cell, per_cell: int) -> list[CellTally]:
+    def _run_cell(self, family: Family, cell: Cell, count: int) -> list[CellTally]:
         tallies: dict[str, CellTally] = {}
-        for number in range(max(1, per_cell // family.costs)):
+        for number in range(count):
             verdict = self.inject(family, cell, number)
             for point in verdict.points or (cell.point,):
                 tally = tallies.setdefault(point, CellTally(family=family.name, kind=cell.kind, point=point))

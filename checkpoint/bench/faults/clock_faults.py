@@ -41,7 +41,6 @@ class ClockFaults:
     """`gc` runs on another machine at one operation of a save, with every file that no commit needs to be found."""
 
     name = "clock"
-    costs = 1
 
     def __init__(self, worlds: list[World]) -> None:
         self._worlds = worlds

@@ -20,7 +20,6 @@ class DamageFaults:
     """A file of a finished folder is damaged; points are what the file is."""
 
     name = "damage"
-    costs = 1
 
     def __init__(self, worlds: list[World]) -> None:
         self._worlds = worlds
@@ -46,7 +45,6 @@ class RotFaults:
     """A file of a save is damaged between its creation and the commit, or just after that."""
 
     name = "rot"
-    costs = 1
     _INSTANTS = ("4 fragment create", "5 record create", "6 record list")
 
     def __init__(self, worlds: list[World]) -> None:

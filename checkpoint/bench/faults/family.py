@@ -18,7 +18,6 @@ class Cell:
 
 class Family(Protocol):
     name: str
-    costs: int  # one fault of this family for so many of the others
 
     def cells(self) -> list[Cell]:
         """Return all cells, in an order that does not depend on the run."""

@@ -1,6 +1,6 @@
 """A process that forks saves which the kernel kills: `python -m …killed_process` takes one JSON order a line.
 
-It imports everything once, runs no thread, and forks for each order: a fresh process in milliseconds.
+It saves once, so that all that a save imports is there, and forks for each order: a fresh process in milliseconds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from typing import Any
 from ett.checkpoint.bench.faults.faulty_store import Aim, FaultyStore
 from ett.checkpoint.bench.faults.oracle import Oracle
 from ett.checkpoint.bench.faults.quiet import quiet
-from ett.checkpoint.bench.faults.worlds import NUM_ROWS, World
+from ett.checkpoint.bench.faults.worlds import NUM_ROWS, World, full_world
 from ett.checkpoint.bench.seaweed import s3_options
 from ett.checkpoint.incarnation import Epoch
 from ett.checkpoint.s3_store import S3Store
@@ -29,18 +30,27 @@ from ett.checkpoint.store import Store
 from ett.errors import Unreachable
 
 ANY_INSTANT = "any instant"
-LONGEST_SAVE_S, LONGEST_S3_SAVE_S = 0.03, 0.15  # the kill comes at a random moment of so much
+NEVER = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class KillOrder:
-    """where: a folder, or with `url`, of an S3 server, an s3:// uri. point: of a FaultyStore, or ANY_INSTANT."""
+    """where: a folder, or with `url`, of an S3 server, an s3:// uri. point: of a FaultyStore, ANY_INSTANT, or NEVER.
+    within_s: ANY_INSTANT is a random one of so many seconds from the save's begin.
+    """
 
     where: str
     point: str
-    occurrence: int
     seed: int
+    occurrence: int = 0
+    within_s: float = 0.0
     url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveEnd:
+    is_done: bool  # before it could be killed
+    took_s: float
 
 
 class Killer:
@@ -49,8 +59,8 @@ class Killer:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def kill_a_save(self, world: World, order: KillOrder) -> bool:
-        """Let a process of its own save over a copy of a world, and be killed; return whether it had ended before."""
+    def kill_a_save(self, world: World, order: KillOrder) -> SaveEnd:
+        """Let a process of its own save over a copy of a world, and be killed, or be done before."""
         facts = {"seed": world.oracle.seed, "last": world.last, "epoch": asdict(world.epoch), "chain": world.is_chain}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -59,10 +69,10 @@ class Killer:
         answer = self._process.stdout.readline()
         if not answer:
             raise Unreachable("the process that forks what is killed has ended")
-        status: int = json.loads(answer)
+        status, took_s = json.loads(answer)
         if status not in (0, -signal.SIGKILL):
             raise RuntimeError(f"a save that was to be killed ended with {status}")
-        return status == 0
+        return SaveEnd(status == 0, took_s)
 
 
 @contextmanager
@@ -76,13 +86,15 @@ def killer() -> Iterator[Killer]:
 
 
 def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, quiet(random.Random(0)):
+        full_world(Path(folder) / "world", 0)
     for line in sys.stdin:
         asked = json.loads(line)
-        print(_forked(asked["world"], KillOrder(**asked["order"])), flush=True)
+        print(json.dumps(_forked(asked["world"], KillOrder(**asked["order"]))), flush=True)
 
 
-def _forked(world: dict[str, Any], order: KillOrder) -> int:
-    """Fork, have the fork killed, and return how it ended."""
+def _forked(world: dict[str, Any], order: KillOrder) -> tuple[int, float]:
+    """Fork, have the fork killed, and return how it ended, after how many seconds of saving."""
     chance = random.Random(order.seed)
     began, ready = os.pipe()
     child = os.fork()
@@ -93,10 +105,12 @@ def _forked(world: dict[str, Any], order: KillOrder) -> int:
     os.close(ready)
     os.read(began, 1)  # until the fork is about to save
     os.close(began)
+    begin_s = time.perf_counter()
     if order.point == ANY_INSTANT:
-        time.sleep(chance.random() * (LONGEST_S3_SAVE_S if order.url else LONGEST_SAVE_S))
+        time.sleep(chance.random() * order.within_s)
         os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = os.waitpid(child, 0)[1]
+    return os.waitstatus_to_exitcode(status), time.perf_counter() - begin_s
 
 
 def _save(known: dict[str, Any], order: KillOrder, chance: random.Random, ready: int) -> None:

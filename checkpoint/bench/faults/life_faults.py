@@ -46,7 +46,6 @@ class LifeFaults:
     """kinds: what the newer life does at one operation of the older one's save, or of its start."""
 
     name = "lives"
-    costs = 1
 
     def __init__(self, worlds: list[World]) -> None:
         self._worlds = worlds

@@ -87,7 +87,6 @@ class S3Faults:
     """Network faults of a kind happen to every point of a save, or of a start, once each, before one restore."""
 
     name = "s3"
-    costs = 1
 
     def __init__(self, bucket: Bucket, world: World) -> None:
         self._bucket, self._world = bucket, world
@@ -98,7 +97,7 @@ class S3Faults:
         for points in self._points.values():
             changing = [point for point in points if point.endswith((" put", " delete"))]
             # A death before a request that changes something is one after the change before it.
-            deaths += [Cell("killed before", changing[0]), *(Cell("killed after", point) for point in changing)]
+            deaths += [Cell("killed before", min(changing)), *(Cell("killed after", point) for point in changing)]
         late = [Cell(LATE, point) for point in self._points["1"] if point.endswith((" put", "record delete"))]
         return [*deaths, *late, *(Cell(kind, what) for kind in NETWORK for what in ("a save", "a start"))]
 
@@ -199,10 +198,10 @@ class S3Faults:
         return restored_verdict(self._world.oracle, self._bucket.store(prefix, self._bucket.direct), expected)
 
     def _points_of(self, first: str) -> list[str]:
-        """Return the points of a save or a start in the order of a run without faults."""
+        """Return the points of a save or a start, sorted: its threads do not always send in the same order."""
         prefix = f"dry-{first}"
         self._bucket.filled(prefix, self._world)
         self._bucket.proxy.forget()
         self._act(self._bucket.store(prefix, self._bucket.proxied), is_start=first == "0")
         steps = Steps(f"{prefix}/", first)
-        return list(dict.fromkeys(steps.of_http(request) for request in self._bucket.proxy.seen))
+        return sorted({steps.of_http(request) for request in self._bucket.proxy.seen})

@@ -28,7 +28,6 @@ class SaveFaults:
     """A save, full or of a chain, in which one operation is hit. After an error the same process saves again."""
 
     name = "save"
-    costs = 1
 
     def __init__(self, worlds: list[World], scratch: Path) -> None:
         self._worlds = worlds
@@ -71,7 +70,6 @@ class StartFaults:
     """A restart, or a first start, in which one operation is hit: the next one finds what was there."""
 
     name = "start"
-    costs = 1
 
     def __init__(self, worlds: list[World], scratch: Path) -> None:
         self._worlds = worlds

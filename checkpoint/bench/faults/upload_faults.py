@@ -27,7 +27,6 @@ class UploadFaults:
     """A save ends in the buffer; then its upload is hit at an operation on the remote folder."""
 
     name = "upload"
-    costs = 1
 
     def __init__(self, world: World, scratch: Path) -> None:
         self._world = world
