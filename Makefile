@@ -66,6 +66,8 @@ pictures: install
 	$(BIN)/python -P tests/checkpoint/chain_world.py docs/chain-example
 	$(BIN)/python -m ett.checkpoint.chain_picture docs/chain-example docs/img/chain.svg
 	$(BIN)/python -m ett.checkpoint.bench.policy_picture docs/img/policy.svg
+	$(BIN)/python tests/checkpoint/saves_example.py docs/saves-example
+	$(BIN)/python -m ett.checkpoint.saves_picture docs/saves-example/events docs/img/saves.svg
 	export ETT_HOME=$$(mktemp -d) && $(BIN)/python -m ett.trainer.demo && \
 		$(BIN)/python -m ett timeline demo- --svg docs/img/demo-timeline.svg
 	export ETT_HOME=$$(mktemp -d) && $(BIN)/python -m ett launch --job traced --set train.trace_batches=30 \

@@ -69,12 +69,13 @@ def written_facts(
         counts[f"{file.identity.kind}_rows"] += file.num_rows
         counts[f"{file.identity.kind}_bytes"] += file.stored.bytes
         counts["tombstones"] += file.num_tombstones
+    shown = {name: round(value, 6) for name, value in thresholds.items()}
     largest = max(tables, key=lambda table: table.num_rows, default=None)
     return SaveFacts(
         stall_s=stall_s,
         write_s=write_s,
         dense_bytes=dense_bytes,
-        threshold=thresholds.get(largest.spec.name) if largest else None,
-        thresholds=dict(thresholds),
+        threshold=shown.get(largest.spec.name) if largest else None,
+        thresholds=shown,
         **counts,
     )

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 import numpy as np
 
@@ -18,62 +15,19 @@ from ett.checkpoint.bench.policy_simulation import Account, simulate
 from ett.checkpoint.policy.io_cost import period_costs
 from ett.checkpoint.policy.period import Population, solve
 from ett.checkpoint.policy.save_policy import Adaptive, Incremental, Policy
+from ett.checkpoint.svg_plot import PANEL, Plot, panels, text
 from ett.errors import UsageError
 
-_WIDTH, _LEFT, _PLOT_WIDTH, _PLOT_HEIGHT, _PANEL = 760, 64, 660, 190, 270
 _COLOURS = {"zipf": "#4269d0", "bursty": "#d1495b", "drifting": "#3ca951"}
 _NUM_ROWS = 10_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Plot:
-    """Lines over one axis; tops: the largest x and y that are drawn."""
-
-    top: int
-    title: str
-    x_label: str
-    x_top: float
-    y_top: float
-    y_unit: str
-
-    def at(self, x: float, y: float) -> tuple[float, float]:
-        return _LEFT + x / self.x_top * _PLOT_WIDTH, self.top + _PLOT_HEIGHT * (1 - y / self.y_top)
-
-    def frame(self) -> list[str]:
-        left, bottom = self.at(0, 0)
-        parts = [_text(_LEFT - 48, self.top - 14, self.title, 'font-weight="bold"')]
-        for share in (0, 0.25, 0.5, 0.75, 1):
-            y = self.at(0, share * self.y_top)[1]
-            parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + _PLOT_WIDTH}" y2="{y:.1f}" stroke="#ddd"/>')
-            parts.append(_text(left - 8, y + 4, f"{share * self.y_top:.4g}{self.y_unit}", 'text-anchor="end"'))
-            x = self.at(share * self.x_top, 0)[0]
-            parts.append(_text(x, bottom + 16, f"{share * self.x_top:.4g}", 'text-anchor="middle"'))
-        return [*parts, _text(left + _PLOT_WIDTH / 2, bottom + 34, self.x_label, 'text-anchor="middle"')]
-
-    def line(self, xs: Sequence[float], ys: Sequence[float], colour: str) -> str:
-        points = " ".join("{:.1f},{:.1f}".format(*self.at(x, y)) for x, y in zip(xs, ys, strict=True))
-        return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-
-    def named(self, name: str, colour: str, x: int) -> list[str]:
-        """Say whose a line is, beside the title."""
-        y = self.top - 14
-        box = f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
-        return [box, _text(x + 15, y, name)]
 
 
 def policy_picture(workload: dict[str, Any]) -> str:
     """Return an SVG: total cost over the threshold; hot rows, and rows saved, over a run of each trace."""
     accounts = {kind: _run(workload, kind, Adaptive(workload["simulation"]["max_chain"])) for kind in _COLOURS}
     period = workload["simulation"]["periods"][4]
-    height = 3 * _PANEL + 30
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        *_threshold_curve(workload),
-        *_hot_rows(accounts),
-        *_saved_rows(accounts["zipf"], _run(workload, "zipf", Incremental(period - 1)), period),
-    ]
-    return "\n".join([*parts, "</svg>\n"])
+    saved = _saved_rows(accounts["zipf"], _run(workload, "zipf", Incremental(period - 1)), period)
+    return panels([_threshold_curve(workload), _hot_rows(accounts), saved])
 
 
 def _run(workload: dict[str, Any], kind: str, policy: Policy) -> Account:
@@ -92,7 +46,7 @@ def _threshold_curve(workload: dict[str, Any]) -> list[str]:
     thetas = np.linspace(0, 1, 201)
     totals = np.array([cold[p <= theta].sum() + hot[p > theta].sum() for theta in thetas])
     relative = totals / totals.min()
-    plot = _Plot(
+    plot = Plot(
         top=40,
         title=f"Cost of changed rows over the threshold, K = {best.period} (1: the least; zipf, by the model)",
         x_label="rows that are updated in an interval with a higher probability than this are hot",
@@ -102,18 +56,18 @@ def _threshold_curve(workload: dict[str, Any]) -> list[str]:
     )
     x, y = plot.at(best.threshold, 1.0)
     marks = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#d1495b"/>']
-    marks.append(_text(x - 4, y + 22, f"p* = {best.threshold:.3f}", 'text-anchor="middle"'))
+    marks.append(text(x - 4, y + 22, f"p* = {best.threshold:.3f}", 'text-anchor="middle"'))
     ends = [
-        _text(*plot.at(0.02, relative[0] + 0.08), "all hot"),
-        _text(*plot.at(0.94, relative[-1] + 0.08), "all cold"),
+        text(*plot.at(0.02, relative[0] + 0.08), "all hot"),
+        text(*plot.at(0.94, relative[-1] + 0.08), "all cold"),
     ]
     return [*plot.frame(), plot.line(thetas.tolist(), relative.tolist(), "#333"), *marks, *ends]
 
 
 def _hot_rows(accounts: dict[str, Account]) -> list[str]:
     shares = {kind: [100 * hot / _NUM_ROWS for hot in account.hot] for kind, account in accounts.items()}
-    plot = _Plot(
-        top=_PANEL + 40,
+    plot = Plot(
+        top=PANEL + 40,
         title="Rows in the hot files under adaptive, % of all",
         x_label="checkpoint",
         x_top=len(next(iter(shares.values()))),
@@ -130,8 +84,8 @@ def _hot_rows(accounts: dict[str, Account]) -> list[str]:
 
 
 def _saved_rows(adaptive: Account, incremental: Account, period: int) -> list[str]:
-    plot = _Plot(
-        top=2 * _PANEL + 40,
+    plot = Plot(
+        top=2 * PANEL + 40,
         title="Rows that a checkpoint writes, % of all (zipf)",
         x_label="checkpoint",
         x_top=len(adaptive.hot),
@@ -145,10 +99,6 @@ def _saved_rows(adaptive: Account, incremental: Account, period: int) -> list[st
         shares = [100 * sum(kinds) / _NUM_ROWS for kinds in saved]
         parts += [plot.line(range(1, len(shares) + 1), shares, colour), *plot.named(name, colour, 420 + 210 * number)]
     return parts
-
-
-def _text(x: float, y: float, text: str, style: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="12" {style}>{escape(text)}</text>'
 
 
 def main(arguments: list[str]) -> None:
