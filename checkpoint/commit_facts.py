@@ -108,7 +108,10 @@ def save_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     took += [f"uploaded in {save['upload_s']:.3g} s"] if "upload_s" in save else []
     lines = [("saved", ", ".join(parts)), ("took", ", ".join(took))]
     if thresholds := save.get("thresholds"):
-        lines.append(("threshold", ", ".join(f"{name} {value:.3f}" for name, value in thresholds.items())))
+        least, most = (pick(thresholds, key=lambda name: thresholds[name]) for pick in (min, max))
+        ends = dict.fromkeys((least, most))  # of a hundred tables, those between are in --json
+        shown = " to ".join(f"{thresholds[name]:.3f} ({name})" for name in ends)
+        lines.append(("threshold", f"{shown}, tables: {len(thresholds)}"))
     ways = [f"{way} {save[f'{way}_rows']}" for way in CAPTURES if f"{way}_rows" in save]
     return lines + [("captured", ", ".join(ways) + " rows")] * bool(ways)
 

@@ -183,7 +183,9 @@ def test_show_says_what_was_saved(job: tuple[list[Commit], Path], capsys: pytest
     assert f"hot {stats['hot_rows']} rows in {stats['hot_bytes']} bytes" in lines["saved"]
     assert lines["took"].startswith("took        training 7.25 s, written in ")
     assert lines["took"].endswith(", uploaded in 2.5 s")
-    assert "grows" in lines["threshold"]
+    least, most = (pick(stats["thresholds"].items(), key=lambda item: item[1]) for pick in (min, max))
+    assert lines["threshold"].startswith(f"threshold   {least[1]:.3f} ({least[0]})")
+    assert lines["threshold"].endswith(f"{most[1]:.3f} ({most[0]}), tables: 3")
 
 
 def test_ls_lists_what_each_save_wrote(job: tuple[list[Commit], Path], capsys: pytest.CaptureFixture[str]) -> None:
