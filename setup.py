@@ -13,6 +13,7 @@ EXTENSIONS = {
     "ett.checkpoint._digest": "checkpoint/_digest.cpp",
     "ett.checkpoint._ids": "checkpoint/_ids.cpp",
     "ett.checkpoint.policy._row_map": "checkpoint/policy/_row_map.cpp",
+    "ett.checkpoint.capture._staged_ids": "checkpoint/capture/_staged_ids.cpp",
     "ett.hooks._around": "ett/hooks/_around.cpp",
     "ett.trainer.data._criteo": "trainer/data/_criteo.cpp",
     "ett.trainer.data._nulls": "trainer/data/_nulls.cpp",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 import ett
+from ett.checkpoint.background_save import BackgroundSave
 from ett.checkpoint.canonical_json import Json
+from ett.checkpoint.capture.staging_pool import StagingPool
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.config import CheckpointConfig
@@ -31,7 +34,7 @@ from ett.checkpoint.restore import restore_newest
 from ett.checkpoint.retention import sweep_orphans
 from ett.checkpoint.retention_thread import RetentionThread
 from ett.checkpoint.run_record import RunRecord
-from ett.checkpoint.save import SavePlace, save
+from ett.checkpoint.save import SavePlace, Triggered, finish, trigger
 from ett.checkpoint.save_facts import SaveFacts
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.store_uri import is_local
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 FAILED_SAVES_IN_A_ROW = 3
+STOP_S = 5.0  # that whoever stops waits for a save that is under way
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +88,7 @@ class Checkpointer:
         self._config = config
         policy = parse_policy(config.policy, config.max_chain)
         opened, present = store or open_store(config.uri or _job_uri(record)), ranks or current_ranks()
-        is_tracked = not isinstance(policy, Full)
+        is_tracked = config.background or not isinstance(policy, Full)
         self._state = TrainingState(model, optimizer, loader, extra, is_tracked=is_tracked, is_copy=present.rank > 0)
         self._place = SavePlace(store=opened, ranks=present, run=record, clock=clock or SystemClock())
         self._reading = self._place  # where a restore looks
@@ -96,7 +101,11 @@ class Checkpointer:
             self._reading = replace(self._place, store=self._tier.reading)
             is_shared = self._tier.is_shared
             self._place = replace(self._place, store=self._tier.local, is_shared=is_shared, is_buffer=True)
-        self._tables = TableSaves(policy, config.policy, self._state, self._place.ranks, self._place.clock)
+        pool = StagingPool(config.staging_bytes) if config.background else None
+        self._tables = TableSaves(policy, config.policy, self._state, present, self._place.clock, pool=pool)
+        # Where the part of a save is done that training does not wait for.
+        self._beside = replace(self._place, ranks=present.beside()) if config.background else None
+        self._running: BackgroundSave | None = None
         self._retention = RetentionThread(self._place.store, config.keep_last)
         self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock, say=record.emit)
         self._epoch: Epoch | None = None
@@ -157,8 +166,35 @@ class Checkpointer:
                 self._due.uploaded(upload_s)
         if not self._due.is_due(step):
             return None
+        if self._beside is None:
+            return self._attempt(step, cursor, lambda: self.save(step, cursor))
+        self._collect()
+        self._attempt(step, cursor, lambda: self._start(step, cursor))
+        return None
+
+    def save(self, step: int, cursor: int) -> Commit:
+        """Save now and return the commit. Raises: as `ett.checkpoint.save.trigger`.
+
+        One that is under way is waited for, and is the answer if it is of this step; if it fails, it counts as failed.
+        """
+        is_this = self._running is not None and self._running.step == step
+        commit = self._collect()
+        if is_this and commit is not None:
+            return commit
+        began_ns = self._place.clock.mono_ns()
+        with self._place.run.span("ckpt_save"):
+            epoch = self._ready()
+            with self._held:
+                commit = self._finished(self._place, trigger(self._place, self._tables, epoch, step, cursor))
+        stall_s = (self._place.clock.mono_ns() - began_ns) / 1e9
+        self._due.saved(stall_s)
+        self._succeeded(commit, stall_s)
+        return commit
+
+    def _attempt(self, step: int, cursor: int, work: Callable[[], Result]) -> Result | None:
+        """Do a part of a save; one that fails is logged and counted, and the third in a row is raised."""
         try:
-            commit = self.save(step, cursor)
+            return work()
         except (Conflict, ConfigError, LostPeer):
             raise
         except EttError as err:
@@ -172,34 +208,57 @@ class Checkpointer:
             if self._failed_in_a_row >= FAILED_SAVES_IN_A_ROW:
                 raise
             return None
-        return commit
 
-    def save(self, step: int, cursor: int) -> Commit:
-        """Save now and return the commit. Raises: as `ett.checkpoint.save.save`."""
+    def _ready(self) -> Epoch:
         if self._epoch is None:
             self._epoch = self._open_unrestored()
             self._begin(None)
-        began_ns = self._place.clock.mono_ns()
-        is_first = self._place.ranks.rank == 0
+        if self._tier is not None:
+            self._tier.before_save()
+        return self._epoch
+
+    def _start(self, step: int, cursor: int) -> None:
+        """Pass the step boundary, and have the rest done beside training."""
+        began_ns, place = self._place.clock.mono_ns(), self._beside
+        assert place is not None
         with self._place.run.span("ckpt_save"):
-            if self._tier is not None:
-                self._tier.before_save()
+            epoch = self._ready()
             with self._held:
-                commit = save(self._place, self._tables, self._epoch, step, cursor)
-            if self._tier is not None:
-                self._tier.after_save(commit)
-            if is_first and self._place.is_shared:
-                self._say_committed(commit)
-            if is_first and self._tier is None:
-                self._retention.after_commit()
+                taken = trigger(self._place, self._tables, epoch, step, cursor)
+            self._running = BackgroundSave(step, cursor, lambda: self._finished(place, taken))
+        self._due.saved((self._place.clock.mono_ns() - began_ns) / 1e9)
+
+    def _collect(self) -> Commit | None:
+        """Wait for the save that is under way, if there is one, and return its commit; None: there is none."""
+        running, self._running = self._running, None
+        if running is None:
+            return None
+        with self._place.run.span("ckpt_save"):
+            commit = self._attempt(running.step, running.cursor, running.result)
+        if commit is not None:
+            self._succeeded(commit, commit.stats["stall_s"])
+        return commit
+
+    def _finished(self, place: SavePlace, taken: Triggered) -> Commit:
+        """Write and commit what a step boundary has left to do; by either thread."""
+        assert self._epoch is not None
+        commit = finish(place, self._tables, self._epoch, taken, is_beside=place is self._beside)
+        is_first = place.ranks.rank == 0
+        if self._tier is not None:
+            self._tier.after_save(commit)
+        if is_first and place.is_shared:
+            self._say_committed(commit)
+        if is_first and self._tier is None:
+            self._retention.after_commit()
+        return commit
+
+    def _succeeded(self, commit: Commit, stall_s: float) -> None:
+        assert self._epoch is not None
         self._epoch = self._epoch.after(commit.seq)
         self._failed_in_a_row = 0
-        stall_s = (self._place.clock.mono_ns() - began_ns) / 1e9
-        self._due.saved(stall_s)
         self._due.written(commit.stats["write_s"])
-        if is_first:
+        if self._place.ranks.rank == 0:
             self._say_saved(commit, stall_s)
-        return commit
 
     def touched(self, table: str, ids: NDArray[np.int64] | None) -> None:
         """Have rows saved again that were written to without the table's knowledge.
@@ -228,12 +287,22 @@ class Checkpointer:
             then is logged; it stays in the buffer, and the next start sends it.
         Raises: Unreachable: the remote store did not take it in time; it stays in the buffer.
         """
+        has_ended = False
         try:
+            if wait:
+                self._collect()
+            has_ended = self.has_settled()
             if self._tier is not None:
                 self._tier.close(wait=wait)
         finally:
             self._retention.close(wait=wait)
+            if self._beside is not None and has_ended:
+                self._beside.ranks.close()
             self._place.ranks.close()
+
+    def has_settled(self, timeout_s: float = STOP_S) -> bool:
+        """Return whether no save is under way any more, after waiting for one for a time; what it came to is lost."""
+        return self._running is None or self._running.wait(timeout_s)
 
     def _refuse_foreign(self, *, is_explicit: bool) -> None:
         is_allowed = is_explicit or self._config.allow_foreign

@@ -10,6 +10,8 @@ from ett.checkpoint.policy.save_policy import parse_policy
 from ett.checkpoint.store_uri import check_uri
 from ett.errors import ConfigError
 
+SMALLEST_STAGING = 32 << 20
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointConfig:
@@ -22,6 +24,9 @@ class CheckpointConfig:
     # What a save writes (docs/checkpoint_policy.md): every row, or of tables that say what changes less than that.
     policy: Literal["full", "adaptive", "incremental", "differential", "check_n_run"] = "full"
     max_chain: int = 32  # saves between two of every row, at most
+    # Write while training goes on (docs/checkpoint_capture.md): rows that change before they are written are kept.
+    background: bool = False
+    staging_bytes: int = 512 << 20  # of each rank, for those rows; where it is full training waits (counts as stall)
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
     allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder
     stall_budget_s: float = 2.0  # a save that holds training longer is logged and counted as over budget
@@ -30,6 +35,11 @@ class CheckpointConfig:
         check_uri(self.uri)
         parse_interval(self.interval)
         parse_policy(self.policy, self.max_chain)
+        if self.staging_bytes < SMALLEST_STAGING:
+            raise ConfigError(
+                f"checkpoint.staging_bytes is {self.staging_bytes}",
+                expected=f"at least {SMALLEST_STAGING}: some rows of each table",
+            )
         if self.buffer_bytes < 1:
             raise ConfigError(f"checkpoint.buffer_bytes is {self.buffer_bytes}", expected="at least 1")
         if not self.buffer_wait_s > 0:

@@ -32,6 +32,9 @@ class Ranks(Protocol):
     def broadcast(self, value: Json) -> Json:
         """Return rank 0's value on every rank; the others' values are ignored."""
 
+    def beside(self) -> Ranks:
+        """Return the same ranks for another thread, which may meet while this one does; every rank calls."""
+
     def close(self) -> None: ...
 
 
@@ -47,6 +50,9 @@ class SoloRanks:
 
     def broadcast(self, value: Json) -> Json:
         return json.loads(canonical_json(value))
+
+    def beside(self) -> SoloRanks:
+        return self
 
     def close(self) -> None:
         return
@@ -93,6 +99,9 @@ class GlooRanks:
         data = mine if self.rank == 0 else torch.empty(int(length), dtype=torch.uint8)
         self._dist.broadcast(data, group_src=0, group=self.group)
         return _as_json(data)
+
+    def beside(self) -> GlooRanks:
+        return GlooRanks()
 
     def close(self) -> None:
         self._dist.destroy_process_group(self.group)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.canonical_json import Json, seal
+from ett.checkpoint.capture.row_capture import CaptureCounts
 from ett.checkpoint.commit import Commit, TableEntry, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.dense_entry import DenseEntry
@@ -25,7 +26,7 @@ from ett.checkpoint.sharded_tensor import has_a_box
 from ett.checkpoint.staging_area import StagingArea
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import TableFile, TableSpec
-from ett.checkpoint.table_writer import write_tables
+from ett.checkpoint.table_writer import WrittenTable, write_tables
 from ett.checkpoint.training_state import TrainingState
 from ett.clock import Clock
 from ett.errors import ConfigError, CorruptState, EttError
@@ -47,8 +48,22 @@ class SavePlace:
     staging: StagingArea = field(default_factory=StagingArea)
 
 
-def save(place: SavePlace, tables: TableSaves, epoch: Epoch, step: int, cursor: int) -> Commit:
-    """Write and commit the state at one step boundary; collective: every rank calls it with the same step.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Triggered:
+    """A save whose step boundary has passed: what it holds of that boundary beside the tracked tables' rows."""
+
+    plan: Json
+    dense: StagedDense
+    rng: Json
+    written: list[str]  # names of files that may be there
+    untracked: list[WrittenTable]
+    stall_s: float  # for which training has waited
+
+
+def trigger(place: SavePlace, tables: TableSaves, epoch: Epoch, step: int, cursor: int) -> Triggered:
+    """Take what is copied at the boundary itself, and write the tables that nobody keeps; collective.
+
+    What is left is in the trackers' captures, where there are some: training may go on.
 
     Raises: Conflict: another process has opened these checkpoints; AccessDenied, Unreachable: a rank could not write.
         Whatever is raised is raised on every rank, and nothing visible has changed.
@@ -60,23 +75,48 @@ def save(place: SavePlace, tables: TableSaves, epoch: Epoch, step: int, cursor: 
     place.run.at("ckpt_before_write", step)
     dense = _stage_dense(place, tables.state)
     written: list[str] = []
+    untracked: list[WrittenTable] = []
+
+    def write_untracked() -> None:
+        rows = tables.untracked_rows()
+        untracked.extend(write_tables(place.store, rows, _identity(place, plan, "base"), place.buffers, written))
+
     try:
         tables.freeze()
-        parts = gather_or_raise(place.ranks, lambda: _write_part(place, tables, plan, dense, written))
+        gather_or_raise(place.ranks, write_untracked)
     except EttError:
         tables.give_back()
         _discard(place.store, written)
         raise
-    place.run.at("ckpt_before_commit", step)
+    stall_s = (place.clock.mono_ns() - began_ns) / 1e9
+    return Triggered(plan=plan, dense=dense, rng=rng_state(), written=written, untracked=untracked, stall_s=stall_s)
+
+
+def finish(place: SavePlace, tables: TableSaves, epoch: Epoch, taken: Triggered, *, is_beside: bool) -> Commit:
+    """Write the rest, and commit; collective, also in a thread with ranks of its own. Raises: as `trigger`.
+
+    Args: is_beside: training goes on meanwhile.
+    """
+    plan, written = taken.plan, taken.written
+    began_ns = place.clock.mono_ns()
+    stall_s = taken.stall_s if is_beside else None
     try:
-        text = on_rank_zero(place.ranks, lambda: _commit(place, tables, epoch, plan, parts))
+        tables.plan(place.ranks)
+        parts = gather_or_raise(place.ranks, lambda: _write_part(place, tables, taken))
+    except EttError:
+        tables.give_back()
+        _discard(place.store, written)
+        raise
+    place.run.at("ckpt_before_commit", plan["step"])
+    try:
+        text = on_rank_zero(place.ranks, lambda: _commit(place, tables, epoch, plan, parts, stall_s=stall_s))
     except EttError:
         tables.give_back()
         is_unused: bool = on_rank_zero(place.ranks, lambda: _is_certainly_not_ours(place.store, plan))
         if is_unused:
             _discard(place.store, written)
         raise
-    place.run.at("ckpt_after_commit", step)
+    place.run.at("ckpt_after_commit", plan["step"])
     commit = parse_commit(text.encode(), commit_name(plan["seq"]))
     tables.committed(commit, [part["shares"] for part in parts], (place.clock.mono_ns() - began_ns) / 1e9)
     return commit
@@ -113,23 +153,23 @@ def _stage_dense(place: SavePlace, state: TrainingState) -> StagedDense:
     return staged[0]
 
 
-def _write_part(place: SavePlace, tables: TableSaves, plan: Json, dense: StagedDense, written: list[str]) -> Json:
+def _write_part(place: SavePlace, tables: TableSaves, taken: Triggered) -> Json:
     """Write this rank's segments and dense files, then its fragment, which says that they are all there."""
-    rank = place.ranks.rank
-    with DenseSave(place.store, place.ranks, _identity(place, plan, "dense"), dense, written) as dense_save:
-        found = write_tables(place.store, tables.rows(), _identity(place, plan, "base"), place.buffers, written)
-        entries, shares = tables.entries(found)
+    rank, plan, written = place.ranks.rank, taken.plan, taken.written
+    with DenseSave(place.store, place.ranks, _identity(place, plan, "dense"), taken.dense, written) as dense_save:
+        rows = tables.tracked_rows()
+        found = write_tables(place.store, rows, _identity(place, plan, "base"), place.buffers, written)
+        entries, shares = tables.entries([*taken.untracked, *found])
+        captured = asdict(tables.captured())
     entry = dense_save.result()
     place.store.sync(written)
     place.run.at("ckpt_after_shard_write", plan["step"])
     part: Json = {"tables": entries, "dense": entry.as_json() if entry else None}
     name = f"m/{plan['ckpt_uuid']}/w{rank:05d}.json"
-    fragment = seal(
-        {"document": "fragment", "ckpt_uuid": plan["ckpt_uuid"], "writer": rank, "rng": rng_state(), **part}
-    )
+    fragment = seal({"document": "fragment", "ckpt_uuid": plan["ckpt_uuid"], "writer": rank, "rng": taken.rng, **part})
     place.store.create(name, fragment)
     written.append(name)
-    return {"fragment": stored_bytes(name, fragment).as_json(), "shares": shares, **part}
+    return {"fragment": stored_bytes(name, fragment).as_json(), "shares": shares, "captured": captured, **part}
 
 
 def _identity(place: SavePlace, plan: Json, kind: str) -> SegmentIdentity:
@@ -144,17 +184,25 @@ def _identity(place: SavePlace, plan: Json, kind: str) -> SegmentIdentity:
     )
 
 
-def _commit(place: SavePlace, tables: TableSaves, epoch: Epoch, plan: Json, parts: list[Json]) -> str:
-    """Check what all ranks have written and append the commit; the append is the last thing that can fail."""
+def _commit(
+    place: SavePlace, tables: TableSaves, epoch: Epoch, plan: Json, parts: list[Json], *, stall_s: float | None
+) -> str:
+    """Check what all ranks have written and append the commit; the append is the last thing that can fail.
+
+    Args: stall_s: for which training has waited; None: it waits for all of this.
+    """
     # A newer life may have swept the files that are counted next.
     check_not_fenced(CommitLog(place.store), epoch.after(plan["seq"] - 1))
     own = _merged_tables([part["tables"] for part in parts])
     listed = tables.listed(own, [part["shares"] for part in parts], plan["seq"])
     dense = DenseEntry.from_json(parts[0]["dense"])
     seconds = round((place.clock.mono_ns() - plan["began_ns"]) / 1e9, 6)
+    waited = seconds if stall_s is None else stall_s
     facts = written_facts(
-        listed, plan["seq"], tables.thresholds(), dense_bytes=dense.num_bytes, write_s=seconds, stall_s=seconds
+        listed, plan["seq"], tables.thresholds(), dense_bytes=dense.num_bytes, write_s=seconds, stall_s=waited
     )
+    if stall_s is not None:
+        facts = facts.with_captures([CaptureCounts(**part["captured"]) for part in parts])
     commit = Commit(
         seq=plan["seq"],
         parent_seq=plan["seq"] - 1,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ett.checkpoint.canonical_json import Json
+from ett.checkpoint.capture.row_capture import CaptureCounts, sum_of
 from ett.checkpoint.commit import TableEntry
 from ett.checkpoint.table_segments import TABLE_KINDS
 
@@ -37,6 +38,17 @@ class SaveFacts:
     @property
     def num_bytes(self) -> int:
         return self.base_bytes + self.hot_bytes + self.cold_bytes + self.dense_bytes
+
+    def with_captures(self, by_rank: Sequence[CaptureCounts]) -> SaveFacts:
+        """Return them for a save beside training; what a rank waited for staging memory is stall, too."""
+        counts = sum_of(by_rank)
+        return replace(
+            self,
+            stall_s=round(self.stall_s + max(each.waited_s for each in by_rank), 6),
+            prefetch_rows=counts.prefetch,
+            sweep_rows=counts.sweep,
+            guard_rows=counts.guard,
+        )
 
     def as_json(self) -> dict[str, Json]:
         """Return the fields that say something."""

@@ -39,6 +39,21 @@ void list(Address words_at, int64_t num_words, Address out) {
   }
 }
 
+// out: int64 [number of slots that are not set], the places of those slots, ascending.
+int64_t unmarked(Address words_at, Address slots_at, int64_t count, Address out) {
+  py::gil_scoped_release release;
+  const auto* words = reinterpret_cast<const uint64_t*>(words_at);
+  const auto* slots = reinterpret_cast<const uint64_t*>(slots_at);
+  auto* next = reinterpret_cast<int64_t*>(out);
+  int64_t found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(words + (slots[i + kAhead] >> 6));
+    next[found] = i;
+    found += !(words[slots[i] >> 6] >> (slots[i] & 63) & 1);
+  }
+  return found;
+}
+
 int64_t count(Address words_at, int64_t num_words) {
   py::gil_scoped_release release;
   const auto* words = reinterpret_cast<const uint64_t*>(words_at);
@@ -52,6 +67,7 @@ int64_t count(Address words_at, int64_t num_words) {
 PYBIND11_MODULE(_row_map, module) {
   module.def("mark", &change<true>);
   module.def("clear", &change<false>);
+  module.def("unmarked", &unmarked);
   module.def("list", &list);
   module.def("count", &count);
 }

@@ -44,9 +44,21 @@ class RowMap:
         else:
             np.bitwise_and.at(self._words.view(np.uint8), slots >> 3, ~_bits(slots))
 
+    def unmarked(self, slots: Slots) -> Slots:
+        """Return the places in slots, int64 [N], of those that are not marked: int64 [M], ascending."""
+        slots = self._checked(slots)
+        if NATIVE is not None:
+            found = np.empty(len(slots), np.int64)
+            return found[: NATIVE.unmarked(self._words.ctypes.data, slots.ctypes.data, len(slots), found.ctypes.data)]
+        return np.flatnonzero(~(self._words.view(np.uint8)[slots >> 3] >> (slots & 7).astype(np.uint8)) & 1)
+
     def merge(self, other: RowMap) -> None:
         """Mark what another map of no more slots marks, too."""
         self._words[: len(other._words)] |= other._words
+
+    def mark_others(self, than: RowMap) -> None:
+        """Mark every slot that another map of no more slots does not mark; those that it does not have stay."""
+        self._words[: len(than._words)] |= ~than._words
 
     def union(self, other: RowMap) -> RowMap:
         """Return a new map of what either marks; both have as many slots."""

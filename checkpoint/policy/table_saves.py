@@ -1,27 +1,28 @@
 """What a rank writes of its tables at each checkpoint, as a policy decides, and what the commit lists of them.
 
 Ranks agree on the parts that get a base; each finds by itself which of its rows are hot. A table that does not say what
-changes is written whole, every time.
+changes is written whole, every time, and while training waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ett.checkpoint.canonical_json import Json
+from ett.checkpoint.capture.row_capture import CaptureCounts, RowCapture, can_be_staged, sum_of
+from ett.checkpoint.capture.staging_pool import StagingPool
 from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.digest import combine
 from ett.checkpoint.failure_history import FailureHistory
 from ett.checkpoint.policy.measured_rates import MeasuredRates
 from ett.checkpoint.policy.save_policy import Adaptive, Full, Policy
-from ett.checkpoint.policy.table_chain import Decision, TableChain, decide, live_files
-from ett.checkpoint.policy.table_plan import TablePlan, plan_table
-from ett.checkpoint.policy.table_tracker import Changes, TableTracker
+from ett.checkpoint.policy.table_chain import TableChain, decide, live_files
+from ett.checkpoint.policy.tracked_rows import NO_IDS, TrackedRows
 from ett.checkpoint.ranks import Ranks, gather_or_raise
-from ett.checkpoint.table_segments import Ids, TableFile, TableSpec
+from ett.checkpoint.table_segments import Ids, TableFile
 from ett.checkpoint.table_writer import RowsToWrite, WrittenTable
 from ett.checkpoint.tracked_table import TrackedTable
 from ett.checkpoint.training_state import TrainingState
@@ -31,37 +32,28 @@ _SAMPLE = 256  # ids of a rank from which the ends of parts are chosen
 _PRIOR_INTERVAL_S = 60.0
 
 
-@dataclass(slots=True)
-class _Tracked:
-    """One table that says what changes."""
-
-    spec: TableSpec
-    shard: TrackedTable
-    tracker: TableTracker = field(default_factory=TableTracker)
-    chain: TableChain = field(default_factory=TableChain)
-    kept_hot_seq: int = 0  # hot files up to it are of an earlier life, whose hot rows nobody knows any more
-    changes: Changes | None = None
-    decision: Decision | None = None
-    plan: TablePlan | None = None
-
-    def follow(self) -> None:
-        """Be told of all changes from now on, of rows that are as they were committed."""
-        self.tracker = TableTracker()
-        self.shard.track(self.tracker)
-        self.tracker.restored(self.shard.num_tracked_rows(), _NONE)
-
-
 class TableSaves:
-    """`begin` once, then for each checkpoint `freeze`, `rows`, and one of `committed` and `give_back`.
+    """`begin` once, then for each checkpoint `freeze`, `plan`, what there is to write, and `committed` or `give_back`.
 
-    `begin` and `freeze` are collective; the others are each rank's own.
+    `begin` and `plan` are collective; the others are each rank's own. What comes after `freeze` may be done by another
+    thread, and with a pool while training goes on.
     """
 
-    def __init__(self, policy: Policy, name: str, state: TrainingState, ranks: Ranks, clock: Clock) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        name: str,
+        state: TrainingState,
+        ranks: Ranks,
+        clock: Clock,
+        *,
+        pool: StagingPool | None = None,
+    ) -> None:
+        """Args: pool: for rows that change before they are written; None: none do, training waits."""
         self.policy_name = name
         self.state = state
-        self._policy, self._ranks, self._clock = policy, ranks, clock
-        self._tracked: dict[str, _Tracked] = {}
+        self._policy, self._ranks, self._clock, self._pool = policy, ranks, clock, pool
+        self._tracked: dict[str, TrackedRows] = {}
         self._live: dict[str, tuple[TableFile, ...]] = {}
         self._rates = MeasuredRates()
         self._failures = FailureHistory(self._now_s())
@@ -73,17 +65,17 @@ class TableSaves:
         self._live = {table.spec.name: table.files for table in restored.tables} if restored else {}
         self._tracked = {}
         self.state.settle()
-        if isinstance(self._policy, Full):
+        if isinstance(self._policy, Full) and self._pool is None:
             return
         for spec in self.state.specs:
             shard = self.state.shards[spec.name]
-            if not isinstance(shard, TrackedTable):
+            if not isinstance(shard, TrackedTable) or not can_be_staged(spec):
                 continue
-            table = self._tracked[spec.name] = _Tracked(spec, shard)
+            table = self._tracked[spec.name] = TrackedRows(spec, shard)
             table.follow()
         if restored is None:
             return
-        bounds = self._bounds()
+        bounds = self._bounds(self._ranks)
         rows = {table.spec.name: table.num_rows for table in restored.tables}
         for number, (name, table) in enumerate(self._tracked.items()):
             files, stagger = self._live.get(name, ()), number / len(self._tracked)
@@ -91,7 +83,7 @@ class TableSaves:
             table.kept_hot_seq = restored.seq
 
     def freeze(self) -> None:
-        """Take what has changed, and agree on what is written of it."""
+        """Take what has changed; with a pool, keep from now on what rows were until they are written."""
         self.state.settle()
         specs = {spec.name: spec for spec in self.state.specs}
         for name, table in self._tracked.items():
@@ -100,24 +92,34 @@ class TableSaves:
             if table.shard.tracked_by is not table.tracker:
                 table.follow()
                 table.chain = TableChain()
-            table.tracker.freeze()
             with table.shard.lock:
-                table.changes = table.tracker.changes(table.shard.ids_of_slots)
+                table.freeze(self._capture_of(table))
+
+    def plan(self, ranks: Ranks) -> None:
+        """Agree on what is written of what was frozen."""
+        for table in self._tracked.values():
+            table.find_changes()
         if any(not table.chain.ages for table in self._tracked.values()):
-            bounds = self._bounds()
+            bounds = self._bounds(ranks)
             for number, (name, table) in enumerate(self._tracked.items()):
                 if not table.chain.ages:
                     table.chain = TableChain(bounds=bounds[name], stagger=number / len(self._tracked))
-        self._decide()
+        self._decide(ranks)
 
-    def rows(self) -> Iterator[RowsToWrite]:
-        """Yield what goes into files: several of one table after each other. Raises: see `TrainingState.all_rows`."""
+    def untracked_rows(self) -> Iterator[RowsToWrite]:
+        """Yield the rows of tables that do not say what changes. Raises: see `TrainingState.all_rows`."""
         for spec in self.state.specs:
-            tracked = self._tracked.get(spec.name)
-            if tracked is None:
+            if spec.name not in self._tracked:
                 yield self.state.all_rows(spec)
-            else:
-                yield from self._rows_of(tracked)
+
+    def tracked_rows(self) -> Iterator[RowsToWrite]:
+        """Yield what goes into files of the others, as was agreed: several of one table after each other."""
+        for table in self._tracked.values():
+            yield from self._rows_of(table)
+
+    def captured(self) -> CaptureCounts:
+        """Return how this rank's rows came to the checkpoint that is under way."""
+        return sum_of(table.capture.counts for table in self._tracked.values() if table.capture is not None)
 
     def entries(self, written: Sequence[WrittenTable]) -> tuple[list[Json], list[Json]]:
         """Return this rank's part of each table's entry, and how many of its rows are hot and are at all."""
@@ -125,8 +127,8 @@ class TableSaves:
         for spec in self.state.specs:
             parts = [table for table in written if table.spec.name == spec.name]
             tracked = self._tracked.get(spec.name)
-            is_whole = tracked is None or _is_whole(tracked)
-            num_rows = parts[0].num_rows if tracked is None else tracked.shard.num_tracked_rows()
+            is_whole = tracked is None or tracked.is_whole
+            num_rows = parts[0].num_rows if tracked is None else tracked.num_rows
             files = tuple(file for part in parts for file in part.files)
             digest = combine([part.digest for part in parts]) if is_whole else None
             entries.append(TableEntry(spec=spec, num_rows=num_rows, digest=digest, files=files).as_json())
@@ -139,7 +141,7 @@ class TableSaves:
         listed = []
         for number, table in enumerate(tables):
             tracked = self._tracked.get(table.spec.name)
-            if tracked is None or _is_whole(tracked):
+            if tracked is None or tracked.is_whole:
                 listed.append(table)
                 continue
             chain = self._chain_after(tracked, number, shares, seq)
@@ -159,9 +161,10 @@ class TableSaves:
             tracked = self._tracked.get(table.spec.name)
             if tracked is not None and tracked.plan is not None:
                 tracked.chain = self._chain_after(tracked, number, shares, commit.seq)
-                tracked.tracker.committed(tracked.plan.hot.slots)
-                tracked.changes = tracked.plan = None
+                with tracked.shard.lock:
+                    tracked.tracker.committed(tracked.plan.hot.slots)
             self._live[table.spec.name] = table.files
+        self._end()
         new = sum(f.stored.bytes for table in commit.tables for f in table.files if f.seq == commit.seq)
         self._rates = self._rates.after_save(num_bytes=new, write_s=write_s, stall_s=write_s)
         self._last_s = self._now_s()
@@ -169,16 +172,27 @@ class TableSaves:
     def give_back(self) -> None:
         """Make due again what was taken for a checkpoint that is none."""
         for table in self._tracked.values():
-            if table.tracker.is_in_flight:
-                table.tracker.give_back()
-            table.changes = table.plan = None
+            with table.shard.lock:
+                if table.tracker.is_in_flight:
+                    table.tracker.give_back()
+        self._end()
 
     def touched(self, name: str, ids: Ids | None) -> None:
         """See `TrackedTable.touched`; a table that is not tracked is written whole in any case."""
         if name in self._tracked:
             self._tracked[name].shard.touched(ids)
 
-    def _decide(self) -> None:
+    def _capture_of(self, table: TrackedRows) -> RowCapture | None:
+        if self._pool is None:
+            return None
+        read, num_slots = self.state.gatherer(table.spec), table.tracker.num_slots
+        return RowCapture(table.spec, table.shard, read, self._pool, self._clock, num_slots=num_slots)
+
+    def _end(self) -> None:
+        for table in self._tracked.values():
+            table.end()
+
+    def _decide(self, ranks: Ranks) -> None:
         """Have every rank take the bases that the rank with most rows of a table would, the first of several."""
         interval_s = self._now_s() - self._last_s if self._last_s else _PRIOR_INTERVAL_S
         rates = replace(self._rates, mtbf_s=self._failures.mtbf_s(self._now_s()))
@@ -186,40 +200,38 @@ class TableSaves:
         votes = []
         for table in self._tracked.values():
             own = table.decision = decide(self._policy, table.chain, cost, table.tracker.counter.population())
-            votes.append([table.shard.num_tracked_rows(), own.base.start, own.base.stop, own.credit])
-        by_rank = self._ranks.gather(votes)
+            votes.append([table.num_rows, own.base.start, own.base.stop, own.credit])
+        by_rank = ranks.gather(votes)
         for number, table in enumerate(self._tracked.values()):
             _, first, end, credit = max((votes[number] for votes in by_rank), key=lambda vote: int(vote[0]))
-            assert table.decision is not None and table.changes is not None
-            table.decision = replace(table.decision, base=range(first, end), credit=credit)
-            table.plan = plan_table(table.decision, table.chain, table.changes, table.tracker.counter)
+            assert table.decision is not None
+            table.make_plan(replace(table.decision, base=range(first, end), credit=credit))
 
-    def _rows_of(self, table: _Tracked) -> Iterator[RowsToWrite]:
-        plan, gather = table.plan, self.state.gatherer(table.spec)
+    def _rows_of(self, table: TrackedRows) -> Iterator[RowsToWrite]:
+        plan, capture = table.plan, table.capture
+        gather = self.state.gatherer(table.spec) if capture is None else capture.gather
         assert plan is not None
         if plan.base:
-            whole = self.state.all_rows(table.spec)
-            is_in = (whole.ids >= plan.base.start) & (whole.ids <= plan.base.stop - 1)
-            yield replace(whole, ids=whole.ids[is_in])
-        for kind, rows, tombstones in (("hot", plan.hot, _NONE), ("cold", plan.cold, plan.tombstones)):
+            yield RowsToWrite(spec=table.spec, kind="base", ids=table.ids_of_base(), gather=gather)
+        for kind, rows, tombstones in (("hot", plan.hot, NO_IDS), ("cold", plan.cold, plan.tombstones)):
             yield RowsToWrite(spec=table.spec, kind=kind, ids=rows.ids, gather=gather, tombstones=tombstones)
 
-    def _bounds(self) -> dict[str, tuple[int, ...]]:
+    def _bounds(self, ranks: Ranks) -> dict[str, tuple[int, ...]]:
         """Return where each table's parts end: as many rows in each, of all ranks."""
         parts = self._policy.parts if isinstance(self._policy, Adaptive) else 1
         if parts == 1:
             return dict.fromkeys(self._tracked, ())
 
         def sample() -> Json:
-            return [_evenly(self.state.all_rows(table.spec).ids) for table in self._tracked.values()]
+            return [_evenly(table.ids_now()) for table in self._tracked.values()]
 
-        by_rank = gather_or_raise(self._ranks, sample)
+        by_rank = gather_or_raise(ranks, sample)
         return {
             name: _ends([row_id for samples in by_rank for row_id in samples[number]], parts)
             for number, name in enumerate(self._tracked)
         }
 
-    def _chain_after(self, table: _Tracked, number: int, shares: Sequence[Json], seq: int) -> TableChain:
+    def _chain_after(self, table: TrackedRows, number: int, shares: Sequence[Json], seq: int) -> TableChain:
         assert table.decision is not None
         num_hot, num_rows = (sum(share[number][k] for share in shares) for k in range(2))
         return table.chain.after(table.decision, seq, num_hot / max(1, num_rows))
@@ -228,15 +240,8 @@ class TableSaves:
         return self._clock.mono_ns() / 1e9
 
 
-_NONE: Ids = np.empty(0, np.int64)
-
-
-def _is_whole(table: _Tracked) -> bool:
-    return table.decision is not None and len(table.decision.base) == table.chain.num_parts
-
-
 def _evenly(ids: Ids) -> list[int]:
-    """Return up to _SAMPLE ids, from all places of an ascending list."""
+    """Return up to _SAMPLE ids, from all places of a list."""
     at = np.linspace(0, max(0, len(ids) - 1), min(len(ids), _SAMPLE)).astype(np.int64)
     chosen: list[int] = ids[at].tolist()
     return chosen

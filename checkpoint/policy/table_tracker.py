@@ -11,8 +11,10 @@ earlier ones, and so which rows are handed off to a cold file; a row that is pro
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from ett.checkpoint.policy.access_counter import AccessCounter
 from ett.checkpoint.policy.row_map import RowMap, Slots
 
 Ids = NDArray[np.int64]
+_BATCHES_AHEAD = 16  # that are announced and not yet updated, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +47,32 @@ class _InFlight:
     dirty: RowMap
     due: RowMap
     events: list[tuple[Ids, bool]]
+    capture: Capture | None
     evicted: list[tuple[Slots, Ids]] = field(default_factory=list)  # since
     counted: list[Callable[[], None]] | None = field(default_factory=list)  # since, for a counter that is to age first
+
+
+class Capture(Protocol):
+    """Who keeps rows as they were when they were frozen, see `ett.checkpoint.capture.row_capture.RowCapture`."""
+
+    def grow(self, num_slots: int) -> None: ...
+
+    def keep(self, slots: Slots, ids: Ids, path: Literal["prefetch", "guard"]) -> None: ...
+
+    def came(self, slots: Slots) -> None: ...
+
+    def want_only(self, wanted: RowMap) -> None: ...
+
+    def touched(self, slots: Slots) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class TableTracker:
     """`freeze` at a step boundary, `changes` once after that in any thread, then one of `committed` and `give_back`.
 
-    Threads may call at any time; events of one row come in order, and `evicted` before its slot gets another row.
+    Threads may call at any time; events of one row come in order, and `evicted` before its slot gets another row. With
+    a capture all calls but `changes` are made within the table's lock.
     """
 
     def __init__(self, counter: AccessCounter | None = None) -> None:
@@ -61,9 +82,12 @@ class TableTracker:
         self._dirty, self._in_hot = RowMap(), RowMap()
         self._events: list[tuple[Ids, bool]] = []  # in order: ids, whether they went or came
         self._in_flight: _InFlight | None = None
+        self._coming: deque[Ids] = deque(maxlen=_BATCHES_AHEAD)
 
     def grow(self, num_slots: int) -> None:
         with self._lock:
+            if self._in_flight and self._in_flight.capture:
+                self._in_flight.capture.grow(num_slots)
             self._num_slots = max(num_slots, self._num_slots)
             self._dirty.grow(num_slots)
             self._in_hot.grow(num_slots)
@@ -79,14 +103,25 @@ class TableTracker:
             self._in_hot.mark(in_hot)
 
     def announced(self, slots: Slots, ids: Ids) -> None:
-        """Nothing has changed yet."""
+        self._coming.append(ids)
+        if capture := self._capture:
+            capture.keep(slots, ids, "prefetch")
 
     def updated(self, slots: Slots, ids: Ids) -> None:
+        if capture := self._capture:
+            capture.keep(slots, ids, "guard")
         with self._lock:
             self._dirty.mark(slots)
 
     def touched(self, slots: Slots, ids: Ids) -> None:
-        self.updated(slots, ids)
+        if capture := self._capture:
+            capture.touched(slots)
+        with self._lock:
+            self._dirty.mark(slots)
+
+    def coming(self) -> list[Ids]:
+        """Return the ids of the batches that were announced last; their rows may have gone since."""
+        return list(self._coming)
 
     def inserted(self, slots: Slots, ids: Ids) -> None:
         """Args: ids: int64 [N], kept; slots: of the new rows, in free slots."""
@@ -94,9 +129,13 @@ class TableTracker:
             self._count(lambda: self.counter.inserted(len(slots)))
             self._events.append((ids, False))
             self._dirty.mark(slots)
+            if self._in_flight and self._in_flight.capture:
+                self._in_flight.capture.came(slots)
 
     def evicted(self, slots: Slots, ids: Ids) -> None:
         """Args: ids: int64 [N], kept; slots: int64 [N], kept, distinct: of the rows that are about to go."""
+        if capture := self._capture:
+            capture.keep(slots, ids, "guard")
         with self._lock:
             self._count(lambda: self.counter.evicted(slots))
             self._events.append((ids, True))
@@ -109,11 +148,18 @@ class TableTracker:
     def is_in_flight(self) -> bool:
         return self._in_flight is not None
 
-    def freeze(self) -> None:
-        """Take what changed, and begin the next interval: a pass over two maps, the only work at a step boundary."""
+    @property
+    def num_slots(self) -> int:
+        return self._num_slots
+
+    def freeze(self, capture: Capture | None = None) -> None:
+        """Take what changed, and begin the next interval: a pass over two maps, the only work at a step boundary.
+
+        Args: capture: keeps rows as they are now until `committed` or `give_back`; None: they are not written to.
+        """
         with self._lock:
             assert self._in_flight is None, "one checkpoint at a time"
-            self._in_flight = _InFlight(self._dirty, self._dirty.union(self._in_hot), self._events)
+            self._in_flight = _InFlight(self._dirty, self._dirty.union(self._in_hot), self._events, capture)
             self._dirty, self._events = RowMap(self._num_slots), []
 
     def changes(self, ids_of: Callable[[Slots], Ids]) -> Changes:
@@ -132,12 +178,32 @@ class TableTracker:
             taken.counted = None
         return Changes(due, ids, _gone(taken.events), len(updated))
 
+    def ids_when_frozen(self, ids: Ids) -> Ids:
+        """Return the ids of all rows as of `freeze`, ascending. Args: ids: of all rows now, in any order."""
+        with self._lock:
+            since = list(self._events)
+        ids = np.sort(ids)
+        if not since:
+            return ids
+        first: Ids = np.concatenate([part for part, _ in since])
+        was_there = np.repeat([is_gone for _, is_gone in since], [len(part) for part, _ in since])
+        changed, at = np.unique(first, return_index=True)  # the first event of each id
+        left: Ids = np.union1d(np.setdiff1d(ids, changed), changed[was_there[at]])
+        return left
+
+    def want_only(self, wanted: RowMap) -> None:
+        """Have the capture, if there is one, keep only rows in slots that are marked."""
+        if capture := self._capture:
+            capture.want_only(wanted)
+
     def committed(self, hot: Slots) -> None:
         """Forget what was taken: it is in a commit, whose hot files hold the rows of `hot` (slots at `freeze`)."""
         in_hot = RowMap(self._num_slots)
         in_hot.mark(hot)
         with self._lock:
             taken, self._in_flight = self._taken(), None
+            if taken.capture:
+                taken.capture.close()
             in_hot.grow(self._num_slots)
             for slots, _ in taken.evicted:
                 in_hot.clear(slots)
@@ -147,6 +213,8 @@ class TableTracker:
         """Make due again what was taken for a checkpoint that failed, was abandoned or skipped."""
         with self._lock:
             taken, self._in_flight = self._taken(), None
+            if taken.capture:
+                taken.capture.close()
             for count in taken.counted or ():
                 count()
             taken.dirty.grow(self._num_slots)
@@ -154,6 +222,10 @@ class TableTracker:
                 taken.dirty.clear(slots)
             self._dirty.merge(taken.dirty)
             self._events = [*taken.events, *self._events]
+
+    @property
+    def _capture(self) -> Capture | None:
+        return self._in_flight.capture if self._in_flight else None
 
     def _taken(self) -> _InFlight:
         assert self._in_flight is not None, "nothing was taken"

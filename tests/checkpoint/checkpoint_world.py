@@ -165,6 +165,12 @@ class Meeting:
     def __init__(self, world_size: int) -> None:
         self.barrier = threading.Barrier(world_size, timeout=30)
         self.slots: list[Any] = [None] * world_size
+        self._world_size, self._lock = world_size, threading.Lock()
+        self._beside: dict[int, Meeting] = {}
+
+    def beside(self, number: int) -> Meeting:
+        with self._lock:
+            return self._beside.setdefault(number, Meeting(self._world_size))
 
 
 class ThreadRanks:
@@ -172,6 +178,7 @@ class ThreadRanks:
 
     def __init__(self, rank: int, world_size: int, meeting: Meeting) -> None:
         self.rank, self.world_size, self._meeting = rank, world_size, meeting
+        self._num_beside = 0
 
     def gather(self, value: Any) -> list[Any]:
         self._meeting.slots[self.rank] = value
@@ -182,6 +189,10 @@ class ThreadRanks:
 
     def broadcast(self, value: Any) -> Any:
         return self.gather(value)[0]
+
+    def beside(self) -> ThreadRanks:
+        self._num_beside += 1
+        return ThreadRanks(self.rank, self.world_size, self._meeting.beside(self._num_beside))
 
     def close(self) -> None:
         return

@@ -1,0 +1,104 @@
+"""A table that says what changes: what it has told, what is committed of it, and what the next checkpoint writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ett.checkpoint.capture.row_capture import RowCapture
+from ett.checkpoint.policy.row_map import RowMap
+from ett.checkpoint.policy.table_chain import Decision, TableChain
+from ett.checkpoint.policy.table_plan import TablePlan, plan_table
+from ett.checkpoint.policy.table_tracker import Changes, TableTracker
+from ett.checkpoint.table_segments import Ids, TableSpec
+from ett.checkpoint.tracked_table import Slots, TrackedTable
+
+NO_IDS: Ids = np.empty(0, np.int64)
+_IDS_AT_ONCE = 1 << 18  # that are looked up while training may wait
+
+
+@dataclass(slots=True)
+class TrackedRows:
+    """What a rank knows of one table that says what changes, and of the checkpoint of it that is under way."""
+
+    spec: TableSpec
+    shard: TrackedTable
+    tracker: TableTracker = field(default_factory=TableTracker)
+    chain: TableChain = field(default_factory=TableChain)
+    kept_hot_seq: int = 0  # hot files up to it are of an earlier life, whose hot rows nobody knows any more
+    num_rows: int = 0  # when it was frozen
+    capture: RowCapture | None = None
+    changes: Changes | None = None
+    decision: Decision | None = None
+    plan: TablePlan | None = None
+    base_ids: Ids | None = None  # of a base of some parts
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row goes into a base."""
+        return self.decision is not None and len(self.decision.base) == self.chain.num_parts
+
+    def follow(self) -> None:
+        """Be told of all changes from now on, of rows that are as they were committed."""
+        self.tracker = TableTracker()
+        self.shard.track(self.tracker)
+        self.tracker.restored(self.shard.num_tracked_rows(), NO_IDS)
+
+    def freeze(self, capture: RowCapture | None) -> None:
+        self.capture = capture
+        self.num_rows = self.shard.num_tracked_rows()
+        self.tracker.freeze(capture)
+
+    def find_changes(self) -> None:
+        """List what was frozen; of the rows that a batch on its way will change, copy those that it may have first."""
+        if self.capture is not None:
+            for ids in self.tracker.coming():
+                with self.shard.lock:
+                    slots = self.shard.slots_of(ids)
+                    self.capture.keep(slots[slots >= 0], ids[slots >= 0], "prefetch")
+        self.changes = self.tracker.changes(self._ids_of_slots)
+
+    def make_plan(self, decision: Decision) -> None:
+        assert self.changes is not None
+        self.decision = decision
+        self.plan = plan_table(decision, self.chain, self.changes, self.tracker.counter)
+        if self.plan.base and not self.is_whole:
+            self.base_ids = self.ids_of_base()
+        if self.capture is not None and not self.is_whole:
+            self.tracker.want_only(self._wanted())
+
+    def ids_of_base(self) -> Ids:
+        """Return the ids of the rows, as of when they were frozen, that go into base files."""
+        if self.base_ids is not None:
+            return self.base_ids
+        with self.shard.lock:
+            # Rows that come or go from now on are told of to the tracker, which is asked within the lock, too.
+            ids = self.tracker.ids_when_frozen(self.shard.tracked_ids())
+        assert self.plan is not None
+        first, last = self.plan.base.start, self.plan.base.stop - 1
+        return ids[np.searchsorted(ids, first) : np.searchsorted(ids, last, side="right")]
+
+    def ids_now(self) -> Ids:
+        with self.shard.lock:
+            return self.shard.tracked_ids()
+
+    def end(self) -> None:
+        self.capture = self.changes = self.plan = self.base_ids = None
+
+    def _wanted(self) -> RowMap:
+        assert self.plan is not None
+        wanted = RowMap(self.tracker.num_slots)
+        for rows in (self.plan.hot, self.plan.cold):
+            wanted.mark(rows.slots)
+        ids = NO_IDS if self.base_ids is None else self.base_ids
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            with self.shard.lock.patiently():
+                slots = self.shard.slots_of(ids[start : start + _IDS_AT_ONCE])
+            wanted.grow(self.tracker.num_slots)
+            wanted.mark(slots[slots >= 0])
+        return wanted
+
+    def _ids_of_slots(self, slots: Slots) -> Ids:
+        with self.shard.lock:
+            return self.shard.ids_of_slots(slots)

@@ -1,0 +1,82 @@
+"""Save-on-update: a checkpoint holds every row as it was at its step boundary, in whatever order threads come."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from capture_world import RULES, CaptureWorld
+
+from ett.checkpoint.capture import row_capture, staging_pool
+
+ROWS_OF_BLOCK = 3
+BLOCK_BYTES = row_capture._ALIGNED + 16 * ROWS_OF_BLOCK
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of three rows, and two rows swept at once."""
+    for module in (row_capture, staging_pool):
+        monkeypatch.setattr(module, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(row_capture, "_SWEPT_BYTES", 32)
+
+
+def worlds(num_seeds: int, rules: frozenset[str] = RULES, **settings: int) -> list[CaptureWorld]:
+    """Live through histories until one goes wrong, or all have gone well."""
+    lived: list[CaptureWorld] = []
+    for seed in range(num_seeds):
+        world = CaptureWorld(random.Random(seed), rules, **settings)
+        lived.append(world)
+        try:
+            world.run()
+        except AssertionError as err:  # a row that is wanted is not there any more
+            world.wrong.append(str(err))
+        if world.wrong:
+            break
+    return lived
+
+
+def assert_exact(lived: list[CaptureWorld], num_seeds: int) -> None:
+    assert [world.wrong for world in lived] == [[]] * num_seeds
+    assert sum(world.num_saved for world in lived) > num_seeds
+    for path in ("prefetch", "guard", "sweep"):
+        assert sum(world.counts[path] for world in lived), path
+
+
+def test_every_row_is_that_of_the_boundary() -> None:
+    assert_exact(worlds(200), 200)
+
+
+@pytest.mark.campaign
+def test_every_row_is_that_of_the_boundary_in_thousands_of_histories() -> None:
+    assert_exact(worlds(4000), 4000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_blocks", [1, 2])
+def test_training_waits_where_staging_memory_is_full_and_loses_nothing(num_blocks: int) -> None:
+    lived = worlds(25, pool_bytes=num_blocks * BLOCK_BYTES)
+    assert_exact(lived, 25)
+    assert all(world.pool.most_bytes <= num_blocks * BLOCK_BYTES for world in lived)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "without",
+    [
+        {"whole step"},  # rule A: the boundary is that of a whole step
+        {"exclusion"},  # U3: a row is not changed while it is being copied
+        {"guard", "coming"},  # U2, and T3: batches that were read ahead before the boundary
+        {"guard", "prefetch"},
+        {"evictions"},
+    ],
+)
+def test_a_checker_sees_what_each_rule_prevents(without: set[str]) -> None:
+    assert worlds(400, RULES - without)[-1].wrong
+
+
+def test_what_is_read_ahead_need_not_be_guarded() -> None:
+    """The guard is what is left for ids that are announced by nobody, and for rows that go."""
+    lived = worlds(20, RULES)
+    captured = {path: sum(world.counts[path] for world in lived) for path in ("prefetch", "guard", "sweep")}
+    assert captured["guard"] < captured["prefetch"] < captured["prefetch"] + captured["sweep"]
