@@ -15,12 +15,14 @@ from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.table_segments import TABLE_KINDS, TableFile, TableSpec
 from ett.errors import ConfigError, CorruptState
 
-MAJOR, MINOR = 1, 3
+MAJOR, MINOR = 1, 4
 # What a reader must know to read a commit: segments; every row in a base, or also what changed since; the dense state
-# as torch.distributed.checkpoint writes it, where it is not a segment; and lists of files beside the record.
+# as torch.distributed.checkpoint writes it, where it is not a segment; lists of files beside the record; and weights
+# in fewer bits.
 SEGMENTS, FULL, CHAIN, DENSE_FILES, FILE_LISTS = "seg.v1", "full.v1", "hotcold.v1", "dense.dcp.v1", "filelists.v1"
-KNOWN_FEATURES = (FULL, CHAIN, SEGMENTS, DENSE_FILES, FILE_LISTS)
-MIN_READER = {FULL: "1.0", CHAIN: "1.1", DENSE_FILES: "1.2", FILE_LISTS: "1.3"}
+QUANTISED = "quantised.v1"
+KNOWN_FEATURES = (FULL, CHAIN, SEGMENTS, DENSE_FILES, FILE_LISTS, QUANTISED)
+MIN_READER = {FULL: "1.0", CHAIN: "1.1", DENSE_FILES: "1.2", FILE_LISTS: "1.3", QUANTISED: "1.4"}
 
 CommitType = Literal["base", "delta", "rewrite", "epoch_open"]
 ReadList = Callable[[StoredFile], Json]
@@ -41,6 +43,11 @@ class TableEntry:
     @property
     def num_bytes(self) -> int:
         return sum(file.stored.bytes for file in self.files)
+
+    @property
+    def weight_bits(self) -> list[int]:
+        """Return in how many bits an element some files have the weights, ascending; none where all are exact."""
+        return sorted({file.weight_bits for file in self.files} - {0})
 
     def as_json(self) -> dict[str, Any]:
         weight, *states = self.spec.groups
@@ -154,7 +161,8 @@ class Commit:
         is_chain = any(file.identity.kind != "base" for table in self.tables for file in table.files)
         needed = [SEGMENTS, CHAIN if is_chain else FULL]
         needed += [DENSE_FILES] if self.dense and self.dense.dcp_version else []
-        return needed + [FILE_LISTS] * bool(self.lists)
+        needed += [FILE_LISTS] * bool(self.lists)
+        return needed + [QUANTISED] * any(table.weight_bits for table in self.tables)
 
     def to_bytes(self, *, with_files: bool = True) -> bytes:
         """Return the manifest; without files, as it is stored beside its lists."""

@@ -38,6 +38,7 @@ def commit_facts(commit: Commit, tier: str, saves: Mapping[str, SaveRecord] = _N
                 "digest": table.digest,
                 "dim": table.spec.dim,
                 "dtype": table.spec.groups[0].dtype,
+                "weight_bits": table.weight_bits,
                 "states": [group.name.removeprefix("state:") for group in table.spec.groups[1:]],
                 "files": len(table.files),
             }
@@ -95,6 +96,13 @@ def _save(commit: Commit, saves: Mapping[str, SaveRecord]) -> dict[str, Any] | N
         return None
     told = saves[commit.ckpt_uuid].as_json() if commit.ckpt_uuid in saves else {}
     return facts.as_json() | told
+
+
+def quantised_line(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what `ett checkpoint show` says of weights that a restore gives back changed."""
+    tables = [table for table in facts["tables"] if table["weight_bits"]]
+    parts = [f"{table['name']} in {' and '.join(map(str, table['weight_bits']))} bits" for table in tables]
+    return [("quantised", f"weights of {', '.join(parts)}; digests are of what comes back")] * bool(parts)
 
 
 def save_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -44,6 +44,7 @@ class _Rewrite:
     identity: SegmentIdentity
     buffers: BufferPool
     written: list[str]
+    weight_bits: int
 
     def make(self, segment: _Segment) -> tuple[tuple[TableFile, ...], str, str]:
         """Return the new file, the digest of its rows as read, and as written."""
@@ -63,7 +64,9 @@ class _Rewrite:
             order = np.argsort(ids, kind="stable")
             table = RowsToWrite(spec=spec, kind="base", ids=ids[order], gather=_gather(ids[order], order, columns))
             identity = replace(self.identity, writer=segment.number)
-            (made,) = write_tables(self.store, [table], identity, self.buffers, self.written)
+            (made,) = write_tables(
+                self.store, [table], identity, self.buffers, self.written, weight_bits=self.weight_bits
+            )
         return made.files, digest.hex, made.digest
 
 
@@ -80,7 +83,7 @@ def rewrite_table(
     spec, buffers = table.spec, BufferPool()
     files = sorted(table.files, key=_by_id)
     with live_rows(store, spec, files) as live:
-        rewrite = _Rewrite(store, spec, files, live, identity, buffers, written)
+        rewrite = _Rewrite(store, spec, files, live, identity, buffers, written, _common_bits(files))
         parts = in_threads(_segments(live.counts, spec.segment_rows, first_number), rewrite.make, THREADS)
     made = tuple(file for files, _, _ in parts for file in files)
     store.sync([file.stored.path for file in made])
@@ -97,6 +100,12 @@ def rewrite_table(
                 do="`ett checkpoint verify --level load` shows which commits are whole",
             )
     return replace(table, digest=expected[1], files=made)
+
+
+def _common_bits(files: Sequence[TableFile]) -> int:
+    """Return the bits of a weight where all files have the same: such rows are stored as they were, bit for bit."""
+    bits = {file.weight_bits for file in files if file.num_rows}
+    return bits.pop() if len(bits) == 1 else 0
 
 
 def _by_id(file: TableFile) -> tuple[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 from ett.checkpoint.buffer_pool import BufferPool
@@ -26,7 +27,7 @@ from ett.checkpoint.sharded_tensor import has_a_box
 from ett.checkpoint.staging_area import StagingArea
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import TableFile, TableSpec
-from ett.checkpoint.table_writer import WrittenTable, write_tables
+from ett.checkpoint.table_writer import RowsToWrite, WrittenTable, write_tables
 from ett.checkpoint.training_state import TrainingState
 from ett.clock import Clock
 from ett.errors import ConfigError, CorruptState, EttError
@@ -44,6 +45,7 @@ class SavePlace:
     ranks: Ranks
     run: RunRecord
     clock: Clock
+    weight_bits: int = 0  # that weights of tables are quantised to; 0: not at all
     buffers: BufferPool = field(default_factory=BufferPool)
     staging: StagingArea = field(default_factory=StagingArea)
 
@@ -78,8 +80,7 @@ def trigger(place: SavePlace, tables: TableSaves, epoch: Epoch, step: int, curso
     untracked: list[WrittenTable] = []
 
     def write_untracked() -> None:
-        rows = tables.untracked_rows()
-        untracked.extend(write_tables(place.store, rows, _identity(place, plan, "base"), place.buffers, written))
+        untracked.extend(_write_rows(place, tables.untracked_rows(), plan, written))
 
     try:
         tables.freeze()
@@ -157,8 +158,7 @@ def _write_part(place: SavePlace, tables: TableSaves, taken: Triggered) -> Json:
     """Write this rank's segments and dense files, then its fragment, which says that they are all there."""
     rank, plan, written = place.ranks.rank, taken.plan, taken.written
     with DenseSave(place.store, place.ranks, _identity(place, plan, "dense"), taken.dense, written) as dense_save:
-        rows = tables.tracked_rows()
-        found = write_tables(place.store, rows, _identity(place, plan, "base"), place.buffers, written)
+        found = _write_rows(place, tables.tracked_rows(), plan, written)
         entries, shares = tables.entries([*taken.untracked, *found])
         captured = asdict(tables.captured())
     entry = dense_save.result()
@@ -170,6 +170,11 @@ def _write_part(place: SavePlace, tables: TableSaves, taken: Triggered) -> Json:
     place.store.create(name, fragment)
     written.append(name)
     return {"fragment": stored_bytes(name, fragment).as_json(), "shares": shares, "captured": captured, **part}
+
+
+def _write_rows(place: SavePlace, rows: Iterable[RowsToWrite], plan: Json, written: list[str]) -> list[WrittenTable]:
+    bits = place.weight_bits
+    return write_tables(place.store, rows, _identity(place, plan, "base"), place.buffers, written, weight_bits=bits)
 
 
 def _identity(place: SavePlace, plan: Json, kind: str) -> SegmentIdentity:

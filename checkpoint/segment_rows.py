@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ett.checkpoint.buffer_pool import PAGE_BYTES, BufferPool
 from ett.checkpoint.id_codec import unpack_ids
+from ett.checkpoint.quantised_rows import CODECS, restored, stored_row_bytes
 from ett.checkpoint.segment_reader import Segment
 from ett.checkpoint.table_segments import IDS, Bytes, Ids, Rows, TableFile, TableSpec
 
@@ -29,6 +30,7 @@ class UncheckedRows:
 
     segment: Segment
     spec: TableSpec
+    weight_bits: int  # as in the file
     ids: Ids  # verified, of all rows of the blocks
     is_wanted: Mask
     blocks: list[Blocks]  # index records of each group of the spec
@@ -40,13 +42,13 @@ class UncheckedRows:
         """Return the wanted rows, verified. Raises: CorruptState."""
         for group, blocks, found in zip(self.spec.groups, self.blocks, self.found, strict=True):
             self.segment.check(blocks, group.name, found)
-        columns = [
-            found.reshape(len(self.ids), group.row_bytes)
-            for group, found in zip(self.spec.groups, self.found, strict=True)
-        ]
-        if self.is_wanted.all():
-            return Rows(self.ids, tuple(columns))
-        return Rows(self.ids[self.is_wanted], tuple(self._picked(columns)))
+        columns = [found.reshape(len(self.ids), -1) for found in self.found]
+        ids = self.ids
+        if not self.is_wanted.all():
+            ids, columns = self.ids[self.is_wanted], list(self._picked(columns))
+        if self.weight_bits:
+            columns[0] = restored(columns[0], self.spec.groups[0].width, self.weight_bits)
+        return Rows(ids, tuple(columns))
 
     def _picked(self, columns: list[Bytes]) -> Iterator[Bytes]:
         count, start = int(self.is_wanted.sum()), 0
@@ -76,25 +78,38 @@ def unchecked_rows(
         ends = np.concatenate([[0], np.cumsum(part[0]["num_rows"].astype(np.int64))])
         for begin, end in _runs(np.logical_or.reduceat(mask, ends[:-1]).tolist(), at_once):
             rows = slice(ends[begin], ends[end])
-            yield _read(segment, spec, (ids[rows], mask[rows]), [group[begin:end] for group in part[1:]], buffers)
+            memory, blocks = ExitStack(), [group[begin:end] for group in part[1:]]
+            found, room = _read(segment, blocks, _room(spec, mask[rows]), buffers, memory)
+            yield UncheckedRows(
+                segment=segment,
+                spec=spec,
+                weight_bits=file.weight_bits,
+                ids=ids[rows],
+                is_wanted=mask[rows],
+                blocks=blocks,
+                found=found,
+                room=room,
+                lent=memory,
+            )
+
+
+def _room(spec: TableSpec, mine: Mask) -> int:
+    """Return how many bytes the wanted rows need, where not all are."""
+    num_wanted = int(np.count_nonzero(mine))
+    return 0 if num_wanted == len(mine) else num_wanted * spec.row_bytes
 
 
 def _read(
-    segment: Segment, spec: TableSpec, rows: tuple[Ids, Mask], blocks: list[Blocks], buffers: BufferPool
-) -> UncheckedRows:
-    ids, mine = rows
+    segment: Segment, blocks: list[Blocks], room: int, buffers: BufferPool, lent: ExitStack
+) -> tuple[list[Bytes], Bytes]:
+    """Return what is read of the blocks of each group, and `room` bytes more, all lent."""
     sizes = [int(group["length"].sum()) for group in blocks]
-    num_wanted = int(np.count_nonzero(mine))
-    room = 0 if num_wanted == len(mine) else num_wanted * spec.row_bytes
-    lent = ExitStack()
     memory = lent.enter_context(buffers.taken(sum(size + -size % PAGE_BYTES for size in sizes) + room))
     found, at = [], 0
     for group, size in zip(blocks, sizes, strict=True):
         found.append(segment.load(group, memory[at : at + size]))
         at += size + -size % PAGE_BYTES  # so that a local disk is read past the page cache
-    return UncheckedRows(
-        segment=segment, spec=spec, ids=ids, is_wanted=mine, blocks=blocks, found=found, room=memory[at:], lent=lent
-    )
+    return found, memory[at:]
 
 
 def _runs(flags: list[bool], longest: int) -> Iterator[tuple[int, int]]:
@@ -128,7 +143,7 @@ def _unpacked(segment: Segment, record: np.void, payload: Bytes, section_name: s
 
 def checked_blocks(segment: Segment, spec: TableSpec, file: TableFile) -> list[NDArray[np.void]]:
     """Return the index records of each section after checking that they cover the same rows."""
-    expected = spec.sections(has_tombstones=file.num_tombstones > 0)
+    expected = spec.sections(has_tombstones=file.num_tombstones > 0, weight_bits=file.weight_bits)
     header = segment.header
     if header["sections"] != expected or header["block_rows"] != spec.block_rows:
         raise segment.corrupt(f"holds {header['sections']}, the manifest says {expected}")
@@ -137,11 +152,14 @@ def checked_blocks(segment: Segment, spec: TableSpec, file: TableFile) -> list[N
     _check_count(segment, ids, file.num_rows, header["num_rows"], "rows")
     for tombstones in per_section[len(spec.groups) + 1 :]:
         _check_count(segment, tombstones, file.num_tombstones, header["num_tombstones"], "tombstones")
-    for blocks, group in zip(values, spec.groups, strict=True):
+    for number, (blocks, group) in enumerate(zip(values, spec.groups, strict=True)):
+        bits = 0 if number else file.weight_bits
         same = len(blocks) == len(ids) and all(
             (blocks[field] == ids[field]).all() for field in ("num_rows", "min_id", "max_id")
         )
-        if not same or (blocks["length"] != blocks["num_rows"].astype(np.uint64) * group.row_bytes).any():
+        size = np.uint64(stored_row_bytes(group, bits))
+        same = same and bool((blocks["length"] == blocks["num_rows"].astype(np.uint64) * size).all())
+        if not same or (blocks["codec"] != CODECS.get(bits, 0)).any():
             raise segment.corrupt(f"has other rows in {group.name} than in its ids")
     return per_section
 

@@ -27,6 +27,15 @@ class BlockOfRows:
     checksum: int  # xxh3_64 of its bytes
 
 
+@dataclass(frozen=True, slots=True)
+class RowForm:
+    """How the rows of a section lie in the file. raw_bytes: of a row when it is read."""
+
+    row_bytes: int
+    raw_bytes: int
+    codec: int = 0
+
+
 class SegmentWriter:
     """Header, then sections of blocks in the header's order, then `finish`."""
 
@@ -63,12 +72,13 @@ class SegmentWriter:
         self._records.append((section, codec, num_rows, self._offset, size, raw, *id_range, checksum))
         self._write(payload)
 
-    def write_rows(self, section: int, payload: memoryview, blocks: Sequence[BlockOfRows], row_bytes: int) -> None:
+    def write_rows(self, section: int, payload: memoryview, blocks: Sequence[BlockOfRows], form: RowForm) -> None:
         """Append blocks of rows that lie one after the other in payload, in one piece."""
         offset = self._offset
         for block in blocks:
-            size = block.num_rows * row_bytes
-            self._records.append((section, 0, block.num_rows, offset, size, size, *block.id_range, block.checksum))
+            size, raw = block.num_rows * form.row_bytes, block.num_rows * form.raw_bytes
+            record = (section, form.codec, block.num_rows, offset, size, raw, *block.id_range, block.checksum)
+            self._records.append(record)
             offset += size
         assert offset - self._offset == len(payload), (offset, self._offset, len(payload))
         self._write(payload)

@@ -45,10 +45,11 @@ class TableSpec:
         """Return how many rows a segment holds at most: whole blocks."""
         return max(self.block_rows, SEGMENT_BYTES // self.row_bytes // self.block_rows * self.block_rows)
 
-    def sections(self, *, has_tombstones: bool) -> list[dict[str, Any]]:
+    def sections(self, *, has_tombstones: bool, weight_bits: int = 0) -> list[dict[str, Any]]:
         """Return the sections of a segment as its header lists them."""
         named: list[dict[str, Any]] = [{"name": IDS, "dtype": "int64", "width": 1}]
         named += [{"name": group.name, "dtype": group.dtype, "width": group.width} for group in self.groups]
+        named[1] |= {"bits": weight_bits} if weight_bits else {}
         return named + [{"name": TOMBSTONES, "dtype": "int64", "width": 1}] * has_tombstones
 
 
@@ -70,6 +71,7 @@ class TableFile:
     num_tombstones: int
     min_id: int  # of rows and tombstones
     max_id: int
+    weight_bits: int = 0  # of an element of the weights, where they are quantised (quantised_rows.py)
 
     @property
     def seq(self) -> int:
@@ -91,6 +93,7 @@ class TableFile:
             "n_tomb": self.num_tombstones,
             "min_id": self.min_id,
             "max_id": self.max_id,
+            **({"weight_bits": self.weight_bits} if self.weight_bits else {}),
         }
 
     @classmethod
@@ -102,6 +105,7 @@ class TableFile:
             num_tombstones=entry["n_tomb"],
             min_id=entry["min_id"],
             max_id=entry["max_id"],
+            weight_bits=entry.get("weight_bits", 0),
         )
 
 

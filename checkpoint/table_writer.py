@@ -13,11 +13,13 @@ import xxhash
 from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.digest import ColumnGroup, TableDigest, combine
 from ett.checkpoint.id_codec import pack_ids
+from ett.checkpoint.quantised_rows import CODECS, bits_of, first_unfit, quantise, restored, stored_row_bytes
 from ett.checkpoint.segment import SegmentIdentity, StoredFile, padding_bytes
-from ett.checkpoint.segment_writer import BlockOfRows, SegmentWriter
+from ett.checkpoint.segment_writer import BlockOfRows, RowForm, SegmentWriter
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import Bytes, Ids, TableFile, TableSpec, segment_folder
 from ett.checkpoint.worker_threads import CORES, in_threads, num_io_threads, one_ahead
+from ett.errors import CorruptState
 
 Gather = Callable[[Ids, tuple[Bytes, ...]], None]
 PIECE_BYTES = 8 << 20  # of rows of the first group that are gathered and written at once (ADR 0003)
@@ -44,7 +46,7 @@ class WrittenTable:
     spec: TableSpec
     kind: str
     num_rows: int
-    digest: str  # of the rows in these files
+    digest: str  # of the rows in these files, as they come back
     files: tuple[TableFile, ...]
 
 
@@ -56,6 +58,7 @@ class _Part:
     number: int
     ids: Ids
     tombstones: Ids
+    weight_bits: int  # of an element in the file; 0: as it is
 
     @property
     def id_range(self) -> tuple[int, int]:
@@ -64,12 +67,20 @@ class _Part:
 
 
 def write_tables(
-    store: Store, tables: Iterable[RowsToWrite], identity: SegmentIdentity, buffers: BufferPool, written: list[str]
+    store: Store,
+    tables: Iterable[RowsToWrite],
+    identity: SegmentIdentity,
+    buffers: BufferPool,
+    written: list[str],
+    *,
+    weight_bits: int = 0,
 ) -> list[WrittenTable]:
     """Write tables, which are asked for one by one; no rows and no tombstones are no segment.
 
     A table may come several times, with files of another kind each.
-    Args: written: takes the name of every segment, also where another one fails.
+    Args: written: takes the name of every segment, also where another one fails. weight_bits: 0, or what an element of
+        a float32 weight is quantised to (quantised_rows.py).
+    Raises: CorruptState: a weight that is to be quantised is not finite.
     """
     seen: list[WrittenTable] = []
 
@@ -77,7 +88,7 @@ def write_tables(
         for table in tables:
             empty = combine([])
             seen.append(WrittenTable(spec=table.spec, kind=table.kind, num_rows=len(table.ids), digest=empty, files=()))
-            yield from _parts(table)
+            yield from _parts(table, bits_of(table.spec.groups[0], weight_bits))
 
     def write(part: _Part) -> tuple[tuple[str, str], TableFile, str]:
         file, digest = _write_segment(store, part, identity, buffers)
@@ -94,11 +105,11 @@ def _with_files(table: WrittenTable, files: Sequence[tuple[TableFile, str]]) -> 
     return replace(table, files=tuple(file for file, _ in files), digest=combine([digest for _, digest in files]))
 
 
-def _parts(table: RowsToWrite) -> Iterator[_Part]:
+def _parts(table: RowsToWrite, weight_bits: int) -> Iterator[_Part]:
     size = table.spec.segment_rows
     for number, start in enumerate(range(0, max(len(table.ids), len(table.tombstones)), size)):
         part = slice(start, start + size)
-        yield _Part(table, number, table.ids[part], table.tombstones[part])
+        yield _Part(table, number, table.ids[part], table.tombstones[part], weight_bits)
 
 
 def _write_segment(store: Store, part: _Part, identity: SegmentIdentity, buffers: BufferPool) -> tuple[TableFile, str]:
@@ -120,6 +131,7 @@ def _write_segment(store: Store, part: _Part, identity: SegmentIdentity, buffers
         num_tombstones=len(part.tombstones),
         min_id=low,
         max_id=high,
+        weight_bits=part.weight_bits,
     )
     return written, segment.digest.hex
 
@@ -140,6 +152,10 @@ class _SegmentInPieces:
         self.digest = TableDigest(part.table.spec.name, part.table.spec.groups)
         self.length, self.file_hash = 0, ""
         self._part, self._spec, self._buffers = part, part.table.spec, buffers
+        self._bits = part.weight_bits
+        raw, *others = (group.row_bytes for group in self._spec.groups)
+        weight = RowForm(stored_row_bytes(self._spec.groups[0], self._bits), raw, CODECS.get(self._bits, 0))
+        self._forms = [weight, *(RowForm(size, size) for size in others)]
         self._header = _header(part, identity)
         self._data: list[memoryview | bytes] = []
 
@@ -160,7 +176,7 @@ class _SegmentInPieces:
                 yield self._rows_of(blocks[start : start + at_once], later, records, writer)
             for number, column in enumerate(later, start=2):
                 writer.begin_section()
-                writer.write_rows(number, _flat(column), records[number - 1], column.shape[1])
+                writer.write_rows(number, _flat(column), records[number - 1], self._forms[number - 1])
             if len(self._part.tombstones):
                 self._write_ids(writer, len(self._spec.groups) + 1, self._part.tombstones)
             self.length, self.file_hash = writer.finish()
@@ -179,14 +195,31 @@ class _SegmentInPieces:
         columns = self._room(self._spec.groups[:1], end - first, lent) + tuple(column[first:end] for column in later)
         with CORES:
             self._part.table.gather(ids, columns)
+            stored = self._stored(ids, columns[0])
             self.digest.add(ids, columns)
+            columns = (stored, *columns[1:])
             for of_group, column in zip(records, columns, strict=True):
                 for block in blocks:
                     checksum = xxhash.xxh3_64_intdigest(_flat(column[block.start - first : block.stop - first]))
                     id_range = _ends(self._part.ids[block])
                     of_group.append(BlockOfRows(block.stop - block.start, id_range, checksum))
-            writer.write_rows(1, _flat(columns[0]), records[0][-len(blocks) :], columns[0].shape[1])
+            writer.write_rows(1, _flat(columns[0]), records[0][-len(blocks) :], self._forms[0])
         return self._piece(lent)
+
+    def _stored(self, ids: Ids, weights: Bytes) -> Bytes:
+        """Return weights as they are written, and leave in their place what will come back."""
+        if not self._bits:
+            return weights
+        unfit = first_unfit(weights)
+        if unfit is not None:
+            raise CorruptState(
+                f"table {self._spec.name}: the weights of id {ids[unfit]} are not all finite",
+                expected="finite numbers: they are to be quantised",
+                do='find out where they come from; checkpoint.quantise = "" saves them as they are',
+            )
+        stored = quantise(weights, self._bits)
+        weights[:] = restored(stored, self._spec.groups[0].width, self._bits)
+        return stored
 
     def _room(self, groups: Sequence[ColumnGroup], num_rows: int, stack: ExitStack) -> tuple[Bytes, ...]:
         """Return memory for rows, uint8 [num_rows, row_bytes] a group, each on a page, until the stack unwinds."""
@@ -227,7 +260,7 @@ def _header(part: _Part, identity: SegmentIdentity) -> dict[str, Any]:
         "format": "rckseg",
         "version": 1,
         "dim": spec.dim,
-        "sections": spec.sections(has_tombstones=bool(len(part.tombstones))),
+        "sections": spec.sections(has_tombstones=bool(len(part.tombstones)), weight_bits=part.weight_bits),
         "num_rows": len(part.ids),
         "num_tombstones": len(part.tombstones),
         "block_rows": spec.block_rows,

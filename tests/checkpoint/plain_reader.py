@@ -76,7 +76,8 @@ def read_dense_segment(folder: Path, file: dict[str, Any]) -> dict[str, tuple[st
 
 def read_tables(folder: Path, commit: dict[str, Any]) -> dict[tuple[str, int], bytes]:
     """Return (table, id) -> bytes of weight and states."""
-    assert set(commit["features_required"]) <= {"seg.v1", "full.v1", "hotcold.v1", "dense.dcp.v1", "filelists.v1"}
+    known = {"seg.v1", "full.v1", "hotcold.v1", "dense.dcp.v1", "filelists.v1", "quantised.v1"}
+    assert set(commit["features_required"]) <= known
     for listed in commit.get("file_lists", []):
         data = (folder / listed["path"]).read_bytes()
         assert (len(data), xxhash.xxh3_128(data).hexdigest()) == (listed["bytes"], listed["xxh3_128"])
@@ -92,6 +93,9 @@ def read_tables(folder: Path, commit: dict[str, Any]) -> dict[tuple[str, int], b
         names = ["weight", *(f"state:{state['name']}" for state in table["states"])]
         for file in sorted(table["files"], key=lambda file: file["seq"]):
             sections = read_segment(folder, file, table["fqn"])
+            if file.get("weight_bits"):
+                blocks = sections["weight"]
+                sections["weight"] = [(dequantised(b, r, table["dim"], file["weight_bits"]), r) for b, r in blocks]
             columns = [b"".join(payload for payload, _ in sections[name]) for name in names]
             ids = [i for block in sections["ids"] for i in unpack_ids(*block)]
             gone = [i for block in sections.get("tombstones", []) for i in unpack_ids(*block)]
@@ -178,6 +182,22 @@ def read_segment(folder: Path, file: dict[str, Any], table: str) -> dict[str, li
         assert xxhash.xxh3_64(payload).intdigest() == checksum
         sections[header["sections"][section]["name"]].append((payload, record))
     return sections
+
+
+def dequantised(payload: bytes, record: tuple[int, ...], dim: int, bits: int) -> bytes:
+    assert record[1] == {8: 3, 4: 4}[bits]
+    most, size = 2**bits - 1, 8 + (dim * bits + 7) // 8
+    values = b""
+    for start in range(0, len(payload), size):
+        low, high = struct.unpack("<ff", payload[start : start + 8])
+        codes = list(payload[start + 8 : start + size])
+        if bits == 4:
+            codes = [half for byte in codes for half in (byte & 15, byte >> 4)]
+        step = (high - low) / most
+        row = [low if q == 0 else high if q == most else low + q * step for q in codes[:dim]]
+        values += struct.pack(f"<{dim}f", *row)
+    assert len(values) == record[5]
+    return values
 
 
 def unpack_ids(payload: bytes, record: tuple[int, ...]) -> list[int]:
