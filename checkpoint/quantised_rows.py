@@ -139,14 +139,15 @@ def _squared_error(values: Floats, low: Floats, high: Floats) -> Doubles:
     return error
 
 
-@np.errstate(over="ignore", invalid="ignore")  # of the largest floats: a range whose loss is not known is not taken
+@np.errstate(all="ignore")  # of the largest floats: a range whose loss is not known is not taken
 def _lost(values: Floats, low: Floats, high: Floats) -> Floats:
     """Return about how much a range loses of each row, squared and summed, [N, 1]."""
     step = ((high.astype(np.float64) - low) / 15).astype(np.float32)
-    scaled = (values - low) / np.where(step > 0, step, np.float32(1))
-    scaled -= np.clip(np.rint(scaled), 0, 15)
-    scaled *= step
-    lost: Floats = np.einsum("nd,nd->n", scaled, scaled)[:, None]
+    scaled = values - low
+    scaled *= 1 / np.where(step > 0, step, np.float32(1))
+    codes = np.rint(scaled)
+    scaled -= np.clip(codes, 0, 15, out=codes)
+    lost: Floats = np.einsum("nd,nd->n", scaled, scaled)[:, None] * step * step
     return lost
 
 
