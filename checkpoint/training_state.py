@@ -165,7 +165,8 @@ class TrainingState:
             ]
         )
         if self._optimizer is not None:
-            self._torch_tables.put_rows(saved["optimizer"]["state"])
+            if self._torch_tables.present:  # of a torch optimizer; others may keep anything
+                self._torch_tables.put_rows(saved["optimizer"]["state"])
             load_optimizer_tree(self._optimizer, self._model, saved["optimizer"])
         with torch.no_grad():
             for name, value in saved["model"].items():

@@ -238,3 +238,29 @@ def test_any_number_of_ranks_restores_what_any_other_saved(tmp_path: Path, saved
     saved_world(tmp_path, saved_by, [5])
     for world_size in (1, 2, 3, 4, 8):
         assert holds(restored_world(tmp_path, world_size), 5)
+
+
+class CountingOptimizer:
+    """No torch.optim.Optimizer: its state is what it likes."""
+
+    def __init__(self) -> None:
+        self.counts = {"steps": 0}
+
+    def state_dict(self) -> dict[str, int]:
+        return dict(self.counts)
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.counts = dict(state)
+
+
+def test_an_optimizer_of_any_kind_is_restored(tmp_path: Path) -> None:
+    def opened() -> tuple[CountingOptimizer, Checkpointer]:
+        optimizer, config = CountingOptimizer(), CheckpointConfig(uri=str(tmp_path))
+        return optimizer, Checkpointer(config, model=nn.Linear(2, 2), optimizer=optimizer, run=RecordingRun())
+
+    optimizer, checkpointer = opened()
+    optimizer.counts["steps"] = 7
+    checkpointer.save(1, 10)
+    found, restored = opened()
+    restored.restore()
+    assert found.counts == {"steps": 7}
