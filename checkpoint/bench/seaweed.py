@@ -1,9 +1,10 @@
-"""A SeaweedFS of a benchmark's or a test's own: a real S3 server on a disk, on ports that the kernel chose."""
+"""A SeaweedFS of a benchmark's or a test's own: a real S3 server on a disk, on free ports."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,9 @@ from ett.errors import Unreachable
 KEYS = {"key": "testing", "secret": "testing12345"}
 START_S = 90.0
 _GRPC = 10_000  # each port has a second one so far above it
+# Below those that kernels give to connections (32768 and up): a client that looks for a server that is gone would be
+# given the server's own port one day, meet itself, and keep it from coming back.
+_PORTS = range(10_000, 22_000)
 
 
 def find_weed() -> Path | None:
@@ -73,13 +77,10 @@ def free_ports() -> tuple[int, int, int, int]:
     found: list[int] = []
     with ExitStack() as stack:
         while len(found) < 4:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            if port + _GRPC > 65535:
-                continue
-            second = stack.enter_context(socket.socket())
+            port = random.SystemRandom().choice(_PORTS)
+            first, second = (stack.enter_context(socket.socket()) for _ in range(2))
             try:
+                first.bind(("127.0.0.1", port))
                 second.bind(("127.0.0.1", port + _GRPC))
             except OSError:
                 continue

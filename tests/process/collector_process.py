@@ -9,7 +9,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from wait import wait_until
+from wait import LONGEST_S, wait_until
 
 from ett.event_line import encode_line
 from ett.store import open_store
@@ -42,7 +42,7 @@ class Collector:
             assert self.process.poll() is None, (self.folder / "collector.err").read_text()
             return len(READY.findall(out.read_text())) > said_before
 
-        wait_until(is_ready, 60, "the collector's ready line")
+        wait_until(is_ready, "the collector's ready line")
         self.url, port, pid = READY.findall(out.read_text())[-1]
         self._port = int(port)
         assert int(pid) == self.process.pid
@@ -56,10 +56,10 @@ class Collector:
     def terminate(self) -> int:
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=LONGEST_S)
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=20) as reply:
+        with urllib.request.urlopen(self.url + path, timeout=LONGEST_S) as reply:
             return str(reply.read().decode())
 
     def metrics(self) -> dict[str, float]:

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "reference"))
 
-from launched_job import LaunchedJob
+from launched_job import LaunchedJob, NewJob
 
 
 @pytest.fixture
@@ -20,3 +20,19 @@ def job(tmp_path: Path) -> Iterator[LaunchedJob]:
     launched = LaunchedJob(tmp_path)
     yield launched
     launched.end()
+
+
+@pytest.fixture
+def new_job(tmp_path: Path) -> Iterator[NewJob]:
+    """Return a function that gives one more job in a folder of its own, for a test that may take several."""
+    made: list[LaunchedJob] = []
+
+    def another() -> LaunchedJob:
+        folder = tmp_path / f"job{len(made)}"
+        folder.mkdir()
+        made.append(LaunchedJob(folder))
+        return made[-1]
+
+    yield another
+    for launched in made:
+        launched.end()

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from wait import LONGEST_S
+
 from ett.event_reader import read_folder
 from ett.event_schema import Record
 from ett.launch_plan import LaunchPlan
-
-TIMEOUT_S = 90
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class HookedProgram:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=LONGEST_S,
             check=False,
         )
         return Ended(code=done.returncode, out=done.stdout, err=done.stderr)

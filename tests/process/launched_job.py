@@ -6,8 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from wait import LONGEST_S
 
 from ett.event_reader import read_folder
 from ett.event_schema import Record
@@ -51,7 +54,7 @@ class LaunchedJob:
 
     def run(self, *args: str, **environ: str) -> int:
         """Return the exit code."""
-        return self.start(*args, **environ).wait(timeout=90)
+        return self.start(*args, **environ).wait(timeout=LONGEST_S)
 
     def end(self) -> None:
         """Kill the supervisors that still run; their guardians end the rest. What they left in memory goes, too."""
@@ -84,3 +87,6 @@ class LaunchedJob:
         for identity in JobFolder(self.job_dir).read_workers(attempt).values():
             watched.add(attempt, identity.pid, identity.start_ticks)
         return watched.alive()
+
+
+NewJob = Callable[[], LaunchedJob]

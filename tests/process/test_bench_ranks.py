@@ -21,8 +21,8 @@ def test_ranks_end_with_the_benchmark(how: signal.Signals) -> None:
     path = os.pathsep.join([str(PROGRAMS), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen([sys.executable, "-c", BENCH], env=os.environ | {"PYTHONPATH": path}) as bench:
         children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
-        wait_until(children.read_text, 60, "the rank")
+        wait_until(children.read_text, "the rank")
         rank = int(children.read_text().split()[0])
-        wait_until(lambda: b"ett_waits" in Path(f"/proc/{rank}/cmdline").read_bytes(), 30, "the rank's program")
+        wait_until(lambda: b"ett_waits" in Path(f"/proc/{rank}/cmdline").read_bytes(), "the rank's program")
         bench.send_signal(how)
-    wait_until(lambda: not Path(f"/proc/{rank}").exists(), 10, "the end of the rank")
+    wait_until(lambda: not Path(f"/proc/{rank}").exists(), "the end of the rank")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from wait import LONGEST_S
 
 WORLD = Path(__file__).parents[1] / "checkpoint"
 RANK = """
@@ -51,7 +52,7 @@ def run_world(folder: Path, store: Path, world_size: int, expected: int, seed: i
         )
         for rank in range(world_size)
     ]
-    outputs = [rank.communicate(timeout=120) for rank in ranks]
+    outputs = [rank.communicate(timeout=LONGEST_S) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * world_size, outputs
     return outputs[0][0].strip()
 

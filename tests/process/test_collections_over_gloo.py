@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wait import LONGEST_S
 
 pytestmark = pytest.mark.process
 RANKS = Path(__file__).parent / "ranks"
@@ -32,7 +33,7 @@ def start(script: str, world_size: int, folder: Path) -> list[subprocess.Popen[s
 def test_ranks_train_what_one_does_over_gloo_and_through_host_memory(tmp_path: Path, world_size: int) -> None:
     ranks = start("collections_over_gloo.py", world_size, tmp_path)
     for rank in ranks:
-        rank.communicate(timeout=240)
+        rank.communicate(timeout=LONGEST_S)
     assert [rank.returncode for rank in ranks] == [0] * world_size
     alone = dict(np.load(tmp_path / "alone.npz"))
     for rank in range(world_size):
@@ -50,7 +51,7 @@ def test_a_killed_rank_is_named_and_leaves_no_memory_behind(tmp_path: Path) -> N
         assert "/memfd:ett-exchange (deleted)" in maps  # a file without a name, which nobody has to delete
         assert not [line for line in maps.splitlines() if "/dev/shm" in line]
         ranks[1].send_signal(signal.SIGKILL)
-        told, _ = ranks[0].communicate(timeout=120)
+        told, _ = ranks[0].communicate(timeout=LONGEST_S)
         assert "LostPeer" in told
     finally:
         for rank in ranks:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from collector_process import ETT, NS, START_NS, Collector, GrowingLog, clean_environ, start_agent
 from launched_job import LaunchedJob
-from wait import wait_until
+from wait import LONGEST_S, wait_until
 
 from ett.accounting import account
 from ett.collector.batch import Block, encode
@@ -41,7 +41,7 @@ def run_sync(log: GrowingLog, url: str, *args: str) -> subprocess.CompletedProce
     home = log.events.parents[2]
     command = [*ETT, "sync", log.job, "--endpoint", url, "--json", *args]
     return subprocess.run(
-        command, env=clean_environ(ETT_HOME=str(home)), capture_output=True, text=True, check=False, timeout=60
+        command, env=clean_environ(ETT_HOME=str(home)), capture_output=True, text=True, check=False, timeout=LONGEST_S
     )
 
 
@@ -125,7 +125,7 @@ def test_an_agent_killed_at_any_moment_only_repeats(collector: Collector, log: G
         log.append(400)
         before = collector.event_counts()["accepted"]  # first: on a busy host a scrape takes longer than the agent
         agent = start_agent(tmp_path, home, log.job, "--endpoint", collector.url, "--watch", "--interval", "0.05")
-        wait_until(lambda b=before: collector.event_counts()["accepted"] > b, 120, "lines to arrive")  # type: ignore[misc]
+        wait_until(lambda b=before: collector.event_counts()["accepted"] > b, "lines to arrive")  # type: ignore[misc]
         time.sleep(draw.random() * 0.1)
         log.append(400)
         time.sleep(draw.random() * 0.1)
@@ -147,14 +147,14 @@ def test_a_collector_killed_in_the_middle_of_batches_loses_nothing(log: GrowingL
     try:
         for _ in range(6):
             log.append(6000)  # several batches
-            wait_until(lambda: collector.event_counts()["accepted"] > 0, 60, "the first batch")
+            wait_until(lambda: collector.event_counts()["accepted"] > 0, "the first batch")
             time.sleep(draw.random() * 0.3)
             collector.kill()
             log.append(200)
             collector.start()
-        wait_until(lambda: state_of(log)["sent"] == log.num_lines, 60, "everything to be acknowledged")
+        wait_until(lambda: state_of(log)["sent"] == log.num_lines, "everything to be acknowledged")
         agent.terminate()
-        assert agent.wait(timeout=20) == 0
+        assert agent.wait(timeout=LONGEST_S) == 0
         assert_store_is_the_files(collector, log)
         assert_counts_add_up(collector, log)
     finally:
@@ -171,11 +171,11 @@ def test_events_wait_for_a_collector_that_is_down(log: GrowingLog, tmp_path: Pat
         tmp_path, log.events.parents[2], log.job, "--endpoint", collector.url, "--watch", "--interval", "0.05"
     )
     try:
-        wait_until(lambda: "does not take events" in (tmp_path / "agent.err").read_text(), 30)
+        wait_until(lambda: "does not take events" in (tmp_path / "agent.err").read_text())
         assert agent.poll() is None
         collector.start()
-        wait_until(lambda: "answers again" in (tmp_path / "agent.err").read_text(), 60)
-        wait_until(lambda: state_of(log)["accepted"] == 60, 30)
+        wait_until(lambda: "answers again" in (tmp_path / "agent.err").read_text())
+        wait_until(lambda: state_of(log)["accepted"] == 60)
         assert_store_is_the_files(collector, log)
     finally:
         agent.kill()
@@ -195,11 +195,11 @@ def test_an_agent_ends_with_the_process_that_started_it(collector: Collector, lo
         "--interval",
         "600",
     )
-    wait_until((log.events.parent / "sync").is_dir, 30)
+    wait_until((log.events.parent / "sync").is_dir)
     log.append(5)
     assert agent.stdin is not None
     agent.stdin.close()
-    assert agent.wait(timeout=20) == 0
+    assert agent.wait(timeout=LONGEST_S) == 0
     assert_store_is_the_files(collector, log)
 
 
@@ -228,11 +228,11 @@ def test_a_token_is_needed_and_never_shown(log: GrowingLog, tmp_path: Path) -> N
 
 
 def test_a_body_over_the_limit_is_answered_while_it_is_still_sent(collector: Collector) -> None:
-    connection = http.client.HTTPConnection(collector.url.removeprefix("http://"), timeout=20)
+    connection = http.client.HTTPConnection(collector.url.removeprefix("http://"), timeout=LONGEST_S)
     connection.request("POST", "/v1/events", body=b"x" * (4 * MAX_SENT_BYTES))
     assert connection.getresponse().status == 413
     connection.close()
-    connection = http.client.HTTPConnection(collector.url.removeprefix("http://"), timeout=20)
+    connection = http.client.HTTPConnection(collector.url.removeprefix("http://"), timeout=LONGEST_S)
     connection.request("POST", "/v1/events", body=iter([b"x" * MAX_SENT_BYTES] * 3), encode_chunked=True)
     assert connection.getresponse().status == 413
 
@@ -242,7 +242,7 @@ def test_a_locked_store_is_503_until_it_is_free(collector: Collector) -> None:
 
     holder = sqlite3.connect(collector.store_path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    connection = http.client.HTTPConnection(collector.url.removeprefix("http://"), timeout=60)
+    connection = http.client.HTTPConnection(collector.url.removeprefix("http://"), timeout=LONGEST_S)
     body = encode([Block(job="j", file="1/r0.jsonl", lines=(b"bad\n",))])
     connection.request("POST", "/v1/events", body=body)
     reply = connection.getresponse()
@@ -267,7 +267,7 @@ def test_a_collector_that_is_away_changes_no_exit_code_unless_strict(collector: 
     strict = job.start_ett(
         "launch", "--strict", "--", "true", ETT_TELEMETRY_ENDPOINT=collector.url, ETT_TELEMETRY_SHUTDOWN_FLUSH="100ms"
     )
-    assert strict.wait(timeout=90) == 6
+    assert strict.wait(timeout=LONGEST_S) == 6
 
 
 def test_required_telemetry_refuses_a_launch_without_its_collector(collector: Collector, job: LaunchedJob) -> None:
@@ -275,7 +275,7 @@ def test_required_telemetry_refuses_a_launch_without_its_collector(collector: Co
     assert job.run("--telemetry", "required", "--", "true", **environ) == 0
     collector.kill()
     refused = job.start_ett("launch", "--job", "k", "--telemetry", "required", "--", "true", **environ)
-    assert refused.wait(timeout=90) == 120
+    assert refused.wait(timeout=LONGEST_S) == 120
     assert not (job.job_dir.parent / "k").exists()
     assert "does not take events" in job.err
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from launched_job import PROGRAMS, LaunchedJob
+from wait import LONGEST_S
 
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_facts import find_commit
@@ -26,7 +27,7 @@ def test_a_job_goes_on_from_its_rewritten_chain(job: LaunchedJob, tmp_path_facto
     chain = newest(job)
     assert (chain.type, chain.step) == ("delta", 28)
     for _ in range(2):  # the second finds a base
-        assert job.start_ett("checkpoint", "compact", "j").wait(timeout=60) == 0, job.err
+        assert job.start_ett("checkpoint", "compact", "j").wait(timeout=LONGEST_S) == 0, job.err
     rewrite = newest(job)
     assert (rewrite.type, rewrite.step, rewrite.digest) == ("rewrite", 28, chain.digest)
     assert rewrite.num_bytes < chain.num_bytes

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from launched_job import LaunchedJob
+from wait import LONGEST_S
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -51,7 +52,9 @@ def test_the_demo_runs_on_real_data_killed_and_restored(tmp_path: Path) -> None:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("ETT_")}
     command = [sys.executable, "-m", "ett.trainer.demo", "--data", str(SAMPLE)]
     environ |= {"ETT_HOME": str(tmp_path / "home with a space"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=LONGEST_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     for shown in ("2 attempts", "1 failure (1 infra)", "replayed 1 step ", "AUC 0."):
         assert shown in done.stdout

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wait import LONGEST_S
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 RANK = Path(__file__).parent / "ranks" / "dense_over_gloo.py"
@@ -21,7 +22,7 @@ def trained(world_size: int, folder: Path) -> None:
         subprocess.Popen([*command, str(rank), str(world_size), str(folder / "store"), str(folder)], env=environ)
         for rank in range(world_size)
     ]
-    assert [rank.wait(timeout=300) for rank in ranks] == [0] * world_size
+    assert [rank.wait(timeout=LONGEST_S) for rank in ranks] == [0] * world_size
 
 
 def found(folder: Path, name: str) -> dict[str, np.ndarray]:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gate import Gate
 from launched_job import PROGRAMS, LaunchedJob
-from wait import wait_until
+from wait import LONGEST_S
 
 from ett.job_folder import JobFolder
 from ett.trainer.loss_log import read_losses
@@ -151,10 +152,12 @@ def test_ranks_that_outlive_another_one_end_with_the_same_bits(
 def test_a_job_of_which_one_rank_was_told_to_stop_goes_on_to_the_same_bits(
     job: LaunchedJob, uninterrupted: Callable[[int], Ended]
 ) -> None:
-    supervisor = job.start("--nproc", "2", RECIPE)
-    wait_until(lambda: job.records("step"), 60, "a first step")
+    gate = Gate(job.folder / "gate", rank=1, step=10)
+    supervisor = job.start("--nproc", "2", *gate.flags, RECIPE, **gate.environ)
+    gate.wait_for_rank()
     os.kill(JobFolder(job.job_dir).read_workers(1)[1].pid, signal.SIGTERM)
-    assert supervisor.wait(timeout=60) == 143
+    gate.open()
+    assert supervisor.wait(timeout=LONGEST_S) == 143
     last_steps = {r.rank: r.data["step"] for r in job.records("step")}
     assert last_steps[0] == last_steps[1] == job.records("ckpt_commit")[-1].data["step"]
     assert job.run("--nproc", "2", RECIPE) == 0, job.err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wait import LONGEST_S
 
 pytestmark = pytest.mark.process
 RANK_SCRIPT = Path(__file__).parent / "ranks" / "exchange_over_gloo.py"
@@ -20,7 +21,7 @@ def run_ranks(world_size: int, folder: Path) -> list[dict[str, np.ndarray]]:
         subprocess.Popen([*command, str(rank), str(world_size), str(folder / "store"), str(folder)], env=environ)
         for rank in range(world_size)
     ]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0] * world_size
+    assert [rank.wait(timeout=LONGEST_S) for rank in ranks] == [0] * world_size
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(world_size)]
 
 

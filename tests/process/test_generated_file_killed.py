@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from wait import wait_until
+from wait import LONGEST_S, wait_until
 
 from ett.trainer.data.config import GenerateConfig
 from ett.trainer.data.generated_file import ensure_generated
@@ -42,13 +42,13 @@ def start(program: str, folder: Path) -> subprocess.Popen[str]:
 def test_a_killed_process_leaves_no_file_of_the_final_name(tmp_path: Path) -> None:
     writer = start(STAND_STILL, tmp_path)
     try:
-        wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob(".*.tmp")), 30, "half a file")
+        wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob(".*.tmp")), "half a file")
         waiter = start(GENERATE, tmp_path)  # another rank: the lock is the dead process's until the kernel frees it
         assert not list(tmp_path.glob("*.tsv"))
     finally:
         writer.kill()
         writer.communicate()
-    assert waiter.communicate(timeout=30)[0]
+    assert waiter.communicate(timeout=LONGEST_S)[0]
     assert waiter.returncode == 0
     assert ensure_generated(CONFIG, tmp_path).read_bytes() == b"".join(criteo_lines(50, 4))
     assert not list(tmp_path.glob(".*.tmp"))
@@ -56,5 +56,5 @@ def test_a_killed_process_leaves_no_file_of_the_final_name(tmp_path: Path) -> No
 
 def test_processes_that_come_at_once_use_one_file(tmp_path: Path) -> None:
     ranks = [start(GENERATE, tmp_path) for _ in range(4)]
-    assert len({rank.communicate(timeout=60)[0] for rank in ranks}) == 1
+    assert len({rank.communicate(timeout=LONGEST_S)[0] for rank in ranks}) == 1
     assert {rank.returncode for rank in ranks} == {0}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from collector_process import ETT, Collector, GrowingLog, clean_environ
+from wait import LONGEST_S
 
 pytest.importorskip("uvicorn", reason="the collector's libraries are the extra ett[server]")
 pytestmark = [pytest.mark.process, pytest.mark.campaign]
@@ -39,7 +40,7 @@ def test_a_collector_takes_ten_thousand_events_a_second(collector: Collector, tm
     begin_s = time.monotonic()
     subprocess.run(
         [*ETT, "sync", log.job, "--endpoint", collector.url],
-        env=clean_environ(ETT_HOME=str(tmp_path / "home")), check=True, capture_output=True, timeout=300,
+        env=clean_environ(ETT_HOME=str(tmp_path / "home")), check=True, capture_output=True, timeout=LONGEST_S,
     )  # fmt: skip
     took_s = time.monotonic() - begin_s
     rate = log.num_lines / took_s

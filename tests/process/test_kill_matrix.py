@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from launched_job import NAME, PROGRAMS, LaunchedJob
 from observer import POLL_S, Observer
-from wait import wait_until
+from wait import LONGEST_S, wait_until
 
 from ett.accounting import JobAccount, account
 from ett.event_reader import read_folder
@@ -82,9 +82,9 @@ class Scene:
 
     def reach_phase(self) -> int:
         """Return the worker's pid once it waits at the phase."""
-        wait_until(lambda: f" at {self.phase}" in self.marks_text(), 60, f"the worker at {self.phase}")
+        wait_until(lambda: f" at {self.phase}" in self.marks_text(), f"the worker at {self.phase}")
         folder = JobFolder(self.job.job_dir)
-        wait_until(lambda: folder.read_workers(1), 10, "the supervisor's note of its workers")
+        wait_until(lambda: folder.read_workers(1), "the supervisor's note of its workers")
         return folder.read_workers(1)[0].pid
 
     def strike(self, victim: str, death: str, supervisor: int, worker: int) -> None:
@@ -110,15 +110,15 @@ class Scene:
         path = self.job.folder / "marks"
         return path.read_text() if path.exists() else ""
 
-    def effective_ns(self) -> int:
-        """Time of the steps that went beyond all earlier ones, by the program's own marks."""
+    def effective_ns(self, begin: str, end: str) -> int:
+        """Time of the steps that went beyond all earlier ones, by the program's own marks of these names."""
         begins: dict[tuple[str, str], int] = {}
         high = total = 0
         for line in self.marks_text().splitlines():
             time_ns, attempt, what, *number = line.split()
-            if what == "begin":
+            if what == begin:
                 begins[attempt, number[0]] = int(time_ns)
-            elif what == "end" and int(number[0]) > high:
+            elif what == end and int(number[0]) > high:
                 high = int(number[0])
                 total += int(time_ns) - begins[attempt, number[0]]
         return total
@@ -148,7 +148,9 @@ def compare(job: LaunchedJob, result: JobAccount, observer: Observer, scene: Sce
         assert abs(attempt.start_ns - offset_ns - life.first_ns) <= tolerance_ns + POLL_S * NS, attempt.number
         assert abs(attempt.end_ns - offset_ns - life.last_ns) <= tolerance_ns + POLL_S * NS, attempt.number
     effective_ns = sum(p.end_ns - p.begin_ns for p in result.pieces if p.component == "effective")
-    assert abs(effective_ns - scene.effective_ns()) <= tolerance_ns
+    # Between the marks within the steps and those around them, whatever a busy machine puts between two of them.
+    least_ns, most_ns = scene.effective_ns("in", "out"), scene.effective_ns("begin", "end")
+    assert least_ns - tolerance_ns <= effective_ns <= most_ns + tolerance_ns
     assert sum(p.end_ns - p.begin_ns for p in result.pieces) == result.window.end_ns - result.window.start_ns
 
 
@@ -158,7 +160,7 @@ def check_cell(job: LaunchedJob, victim: str, phase: str, death: str) -> None:
         supervisor = scene.start()
         worker = scene.reach_phase()
         scene.strike(victim, death, supervisor.pid, worker)
-        code = supervisor.wait(timeout=60)
+        code = supervisor.wait(timeout=LONGEST_S)
         assert right.code is None or code == right.code, job.err
         if right.is_resumed:
             assert job.run(*scene.arguments) == 0, job.err

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from launched_job import PROGRAMS, LaunchedJob
-from wait import wait_until
+from wait import LONGEST_S, wait_until
 
 LOOP = str(Path(__file__).parents[2] / "examples" / "own_loop.py")
 
@@ -39,7 +39,7 @@ def test_another_program_does_not_take_a_jobs_name(failed_job: LaunchedJob) -> N
 
 
 def test_sigterm_ends_a_start_up_that_waits_in_native_code_at_once(job: LaunchedJob) -> None:
-    process = job.start("--nproc", "2", "--grace", "60", str(PROGRAMS / "waits_for_peer.py"))
-    wait_until(lambda: len(job.records("span_begin")) == 2, 60, "both ranks begin to join")
+    process = job.start("--nproc", "2", "--grace", "600", str(PROGRAMS / "waits_for_peer.py"))
+    wait_until(lambda: len(job.records("span_begin")) == 2, "both ranks begin to join")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 128 + signal.SIGTERM  # half of the grace time
+    assert process.wait(timeout=LONGEST_S) == 128 + signal.SIGTERM  # half of the grace time

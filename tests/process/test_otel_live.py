@@ -12,8 +12,8 @@ from typing import Any
 
 import otlp_receiver as otlp
 import pytest
-from launched_job import NAME, LaunchedJob
-from wait import wait_until
+from launched_job import NAME, LaunchedJob, NewJob
+from wait import LONGEST_S, best_of_three, wait_until
 
 from ett.otel.job_trace import root_place
 from ett.otel.trace_ids import attempt_place, parse_traceparent
@@ -55,14 +55,18 @@ def names(receiver: Any) -> list[tuple[str, int]]:
 
 def test_an_attempts_spans_arrive_when_it_ends_and_the_jobs_at_its_end(job: LaunchedJob, receiver: Any) -> None:
     settings = {"ETT_TELEMETRY_OTLP_ENDPOINT": receiver.url, "ETT_TELEMETRY_OTLP_INTERVAL": "300ms"}
-    settings |= {"ETT_TELEMETRY_SHUTDOWN_FLUSH": "20s", "ETT_RECOVERY_BACKOFF_S": "0"}
+    settings |= {
+        "ETT_TELEMETRY_SHUTDOWN_FLUSH": "300s",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
+        "ETT_RECOVERY_BACKOFF_S": "0",
+    }
     launched = job.start("--max-restarts", "1", "--model", "m", "--", "python3", "-c", TWICE, **settings)
-    wait_until(lambda: ("attempt", 1) in names(receiver), 60, "the first attempt's span")
-    wait_until(lambda: len(receiver.metric_requests) > 2, 200, "metrics of a running job")
+    wait_until(lambda: ("attempt", 1) in names(receiver), "the first attempt's span")
+    wait_until(lambda: len(receiver.metric_requests) > 2, "metrics of a running job")
     assert launched.poll() is None
     assert ("attempt", 2) not in names(receiver)
     (job.folder / "go").touch()
-    assert launched.wait(timeout=60) == 0
+    assert launched.wait(timeout=LONGEST_S) == 0
     assert [n for n, _ in names(receiver)].count("attempt") == 2
     (root,) = [r for r in receiver.spans if r.span.name == "train m"]
     assert root.span.trace_id == root_place(NAME).trace_id.to_bytes(16)
@@ -88,7 +92,11 @@ def _check_counters(receiver: Any) -> None:
 
 
 def test_what_was_sent_is_not_sent_by_the_next_launch(job: LaunchedJob, receiver: Any) -> None:
-    settings = {"ETT_TELEMETRY_OTLP_ENDPOINT": receiver.url, "ETT_TELEMETRY_SHUTDOWN_FLUSH": "20s"}
+    settings = {
+        "ETT_TELEMETRY_OTLP_ENDPOINT": receiver.url,
+        "ETT_TELEMETRY_SHUTDOWN_FLUSH": "300s",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
+    }
     program = "import os, sys; sys.exit(5 if os.environ['ETT_ATTEMPT'] == '1' else 0)"
     assert job.run("--", "python3", "-c", program, **settings) == 5
     assert job.run(**settings) == 0
@@ -105,24 +113,31 @@ def test_a_receiver_that_is_gone_changes_neither_exit_code_nor_the_jobs_end(job:
     assert "Traceback" not in job.err
 
 
-def test_a_receiver_that_never_answers_holds_the_end_for_the_flush_alone(job: LaunchedJob, receiver: Any) -> None:
+def test_a_receiver_that_never_answers_holds_the_end_for_the_flush_alone(new_job: NewJob, receiver: Any) -> None:
     hold = threading.Event()
     receiver.answers = [otlp.Answer(hold=hold)] * 99
-    launched = job.start("--", "python3", "-c", "", ETT_TELEMETRY_OTLP_ENDPOINT=receiver.url)
-    wait_until(lambda: job.records("job_ended"), 60, "the job's end")
-    ended_s = time.monotonic()
-    assert launched.wait(timeout=60) == 0
-    assert time.monotonic() - ended_s < 10  # flush 2 s, grace 1 s; the machine is shared
-    hold.set()
-    assert exports_of(job) == []
+
+    def held_s() -> float:
+        job = new_job()
+        launched = job.start("--", "python3", "-c", "", ETT_TELEMETRY_OTLP_ENDPOINT=receiver.url)
+        wait_until(lambda: job.records("job_ended"), "the job's end")
+        ended_s = time.monotonic()
+        assert launched.wait(timeout=LONGEST_S) == 0
+        assert exports_of(job) == []
+        return time.monotonic() - ended_s
+
+    try:
+        assert best_of_three(held_s, 6.0) < 6.0  # flush 2 s, grace 1 s, and as much for two processes to end
+    finally:
+        hold.set()
 
 
 def test_a_killed_supervisor_leaves_no_export_behind(job: LaunchedJob, receiver: Any) -> None:
-    launched = job.start("--", "sleep", "60", ETT_TELEMETRY_OTLP_ENDPOINT=receiver.url)
-    wait_until(lambda: exports_of(job) and job.records("attempt_started"), 60, "the export and the attempt")
+    launched = job.start("--", "sleep", "600", ETT_TELEMETRY_OTLP_ENDPOINT=receiver.url)
+    wait_until(lambda: exports_of(job) and job.records("attempt_started"), "the export and the attempt")
     launched.send_signal(signal.SIGKILL)
     launched.wait()
-    wait_until(lambda: not exports_of(job), 30, "the export's end")
+    wait_until(lambda: not exports_of(job), "the export's end")
 
 
 def test_ranks_have_the_attempts_place_in_their_environment(job: LaunchedJob) -> None:
@@ -150,7 +165,7 @@ def test_an_attempt_with_a_trace_of_its_own_says_so_to_its_ranks_and_its_log(job
 def test_the_standard_variable_names_the_receiver_where_the_configuration_asks_for_it(
     job: LaunchedJob, receiver: Any
 ) -> None:
-    asked = {"ETT_TELEMETRY_OTLP": "true", "ETT_TELEMETRY_SHUTDOWN_FLUSH": "20s"}
+    asked = {"ETT_TELEMETRY_OTLP": "true", "ETT_TELEMETRY_SHUTDOWN_FLUSH": "300s", "OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
     assert job.run("--", "python3", "-c", "", OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, **asked) == 0
     assert ("attempt", 1) in names(receiver)
     assert (job.job_dir / "otel" / "export.log").read_text().count("spans sent") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from ett.otel.metric_points import metric_points
 pytestmark = pytest.mark.process
 EXAMPLE = Path(__file__).parents[2] / "docs" / "worked-example"
 pytest.importorskip("oteltap")
+PATIENT = os.environ | {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
 
 
 def test_every_span_and_metric_of_the_worked_example_is_understood(tmp_path: Path) -> None:
@@ -30,13 +32,13 @@ def test_every_span_and_metric_of_the_worked_example_is_understood(tmp_path: Pat
     with out.open("wb") as file:
         tap = subprocess.Popen([sys.executable, "-u", "-m", "oteltap", "--port", str(port)], stdout=file, stderr=file)
     try:
-        wait_until(lambda: b"Listening" in out.read_bytes(), 30, "oteltap")
+        wait_until(lambda: b"Listening" in out.read_bytes(), "oteltap")
         command = [sys.executable, "-m", "ett", "timeline", "--events", str(EXAMPLE), "--metrics"]
-        subprocess.run([*command, "--otlp", f"http://127.0.0.1:{port}"], check=True, timeout=60)
+        subprocess.run([*command, "--otlp", f"http://127.0.0.1:{port}"], check=True, env=PATIENT)
         found = account(read_folder(EXAMPLE), as_of_ns=0, cut_at_as_of=False)
         assert found is not None
         names = {p.metric.otel for p in metric_points(found)}
-        wait_until(lambda: {r["name"] for r in received(out)} >= names, 30, "the metrics")
+        wait_until(lambda: {r["name"] for r in received(out)} >= names, "the metrics")
     finally:
         tap.kill()
         tap.wait()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from launched_job import LaunchedJob
-from wait import wait_until
+from wait import LONGEST_S, wait_until
 
 from ett.event_reader import read_folder
 from ett.ring_drain import RingDrain
@@ -22,7 +22,7 @@ from ett.ring_folder import ring_folder, ring_paths
 
 pytestmark = pytest.mark.process
 EMIT = """
-import mmap, struct, sys
+import mmap, struct, sys, time
 import ett
 
 run = ett.init()
@@ -35,6 +35,8 @@ while True:
     run.emit("mark", number=number)
     number += 1
     counter[:8] = struct.pack("<q", number)
+    if number % 10 == 0:
+        time.sleep(0.001)  # the ring holds some seconds of these: a drain that a busy host holds up costs no record
 """
 TIMED_STEPS = """
 import json, os, sys, time
@@ -44,20 +46,27 @@ run = ett.init()
 open(sys.argv[1] + ".ready", "w").close()
 while not os.path.exists(sys.argv[1] + ".go"):
     time.sleep(0.01)
+
+def waited_s():  # the time so far in which this thread neither had a processor nor was ready for one
+    with open("/proc/thread-self/schedstat") as file:
+        ran_ns, ready_ns, _ = map(int, file.read().split())
+    return time.perf_counter() - (ran_ns + ready_ns) / 1e9
+
 longest_s = 0.0
 for number in range(3000):
-    begin_s = time.perf_counter()
+    begin_s = waited_s()
     with run.step(samples=1):
         pass
-    longest_s = max(longest_s, time.perf_counter() - begin_s)
-begin_s = time.perf_counter()
+    longest_s = max(longest_s, waited_s() - begin_s)
+begin_s = waited_s()
 run.committed(1, 1, "file:///x")
-commit_s = time.perf_counter() - begin_s
+commit_s = waited_s() - begin_s
 with open(sys.argv[1] + ".new", "w") as file:
     json.dump({"step_s": longest_s, "commit_s": commit_s, "dropped": run.dropped}, file)
 os.rename(sys.argv[1] + ".new", sys.argv[1])
 """
-# A busy host may take the processor away for a while; a disk or a drain that held the rank up would do so for seconds.
+# Of waiting, not of a busy host that gives the processor to others. The ring itself waits 30 ms at most, for a lock and
+# for the disk; a disk or a drain that held the rank up would do so for as long as this test lets it stand.
 HELD_UP_S = 0.5
 
 
@@ -85,7 +94,7 @@ def test_a_killed_rank_loses_no_record_whose_emit_had_returned(tmp_path: Path, s
     drain = RingDrain(job_dir)
     drain.start()
     rank = start_rank(job_dir, drain, "-c", EMIT, str(counter))
-    wait_until(lambda: returned(counter) > random.Random(seed).randrange(20_000), 60)
+    wait_until(lambda: returned(counter) > random.Random(seed).randrange(8_000))
     rank.kill()
     rank.communicate()
     assert drain.stop() == 0
@@ -103,15 +112,15 @@ def test_a_resumed_job_has_every_record_of_the_killed_one(job: LaunchedJob, vict
     counter.write_bytes(bytes(8))
     program.write_text(EMIT)
     supervisor = job.start(str(program), str(counter))
-    wait_until(lambda: returned(counter) > 3000, 60)
+    wait_until(lambda: returned(counter) > 3000)
     ranks = job.processes(1)
     if victims != "rank":
         supervisor.kill()
     if victims != "supervisor":
         for pid in ranks:
             os.kill(pid, signal.SIGKILL)
-    supervisor.wait(timeout=60)
-    wait_until(lambda: not job.processes(1), 30, "the ranks end with their supervisor")
+    supervisor.wait(timeout=LONGEST_S)
+    wait_until(lambda: not job.processes(1), "the ranks end with their supervisor")
     num_returned = returned(counter)
     assert bool(ring_paths(ring_folder(job.job_dir))) == (victims != "rank")
     assert job.run() == 0
@@ -126,12 +135,12 @@ def test_a_stopped_drain_holds_up_no_rank(job: LaunchedJob) -> None:
     program, result = job.folder / "steps.py", job.folder / "result"
     program.write_text(TIMED_STEPS)
     supervisor = job.start(str(program), str(result))
-    wait_until(lambda: result.with_name("result.ready").exists(), 60)
+    wait_until(lambda: result.with_name("result.ready").exists())
     supervisor.send_signal(signal.SIGSTOP)
     result.with_name("result.go").touch()
-    wait_until(result.exists, 60)
+    wait_until(result.exists)
     supervisor.send_signal(signal.SIGCONT)
-    assert supervisor.wait(timeout=60) == 0
+    assert supervisor.wait(timeout=LONGEST_S) == 0
     took = json.loads(result.read_text())
     assert took["step_s"] < HELD_UP_S
     assert took["commit_s"] < HELD_UP_S
@@ -163,12 +172,12 @@ def test_a_frozen_disk_holds_up_no_rank_and_costs_no_record(freezable: Path, tmp
     drain = RingDrain(job_dir)
     drain.start()
     rank = start_rank(job_dir, drain, "-c", TIMED_STEPS, str(result))
-    wait_until(lambda: result.with_name("result.ready").exists(), 60)
+    wait_until(lambda: result.with_name("result.ready").exists())
     subprocess.run(["fsfreeze", "--freeze", freezable], check=True)
     try:
         result.with_name("result.go").touch()
-        wait_until(result.exists, 60)
-        rank.communicate(timeout=60)
+        wait_until(result.exists)
+        rank.communicate(timeout=LONGEST_S)
         assert not drain.flush(wait_s=0.2), "the disk is not frozen"
         assert drain.stop(wait_s=0.2) == 1
     finally:

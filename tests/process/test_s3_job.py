@@ -10,8 +10,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from gate import Gate
 from launched_job import PROGRAMS, LaunchedJob
-from wait import wait_until
+from wait import LONGEST_S, wait_until
 
 from ett.checkpoint.bench.seaweed import KEYS, find_weed, free_ports, s3_options, seaweed
 from ett.checkpoint.commit_log import CommitLog, line_of_history
@@ -24,6 +25,8 @@ pytestmark = [
     pytest.mark.skipif(find_weed() is None, reason="SeaweedFS is not installed: make peers"),
 ]
 RECIPE = str(PROGRAMS / "small_dlrm.toml")
+# An upload that has failed for some minutes waits for half a minute, in which such a test would learn nothing.
+RETRIES_SOON = "from ett.checkpoint import uploader; uploader.LONGEST_WAIT_S = 1.0"
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +87,7 @@ def test_a_job_killed_twice_ends_with_the_bits_of_one_that_saved_locally(
     assert [end["reason"] for end in job.ends()] == ["failed", "failed", "completed"]
     assert_ended_well(job, store, whole)
     listed = job.start_ett("checkpoint", "ls", "j", "--json", **environ(server))
-    assert listed.wait(timeout=60) == 0
+    assert listed.wait(timeout=LONGEST_S) == 0
     rows = json.loads(job.out[job.out.index('{\n  "schema": "ett.checkpoint.ls/v1"') :])["data"]["commits"]
     assert {row["tier"] for row in rows} == {"remote"}
     assert rows[0]["step"] == whole[0]
@@ -114,20 +117,22 @@ def test_training_goes_on_while_the_server_is_dead_and_sends_when_it_is_back(
     with ExitStack() as stack:
         url, process = stack.enter_context(seaweed(tmp_path / "seaweed", ports))
         store = bucket(url)
-        supervisor = job.start("--nproc", "2", "--set", f"checkpoint.uri={store.uri}", RECIPE, **environ(url))
-        wait_until(lambda: job.records("ckpt_commit"), 90, "a first commit")
+        gate = Gate(job.folder / "gate", rank=1, step=10, also=RETRIES_SOON)
+        flags = ("--nproc", "2", "--set", f"checkpoint.uri={store.uri}", *gate.flags)
+        supervisor = job.start(*flags, RECIPE, **gate.environ, **environ(url))
+        gate.wait_for_rank()
         process.kill()
         process.wait()
+        gate.open()
         wait_until(
             lambda: (
                 any(r.data["step"] == whole[0] for r in job.records("ckpt_commit")) or supervisor.poll() is not None
             ),
-            90,
             "the last commit in the buffer",
         )
         assert supervisor.poll() is None, job.err  # it waits for its uploads
         stack.enter_context(seaweed(tmp_path / "seaweed", ports))
-        assert supervisor.wait(timeout=90) == 0, job.err
+        assert supervisor.wait(timeout=LONGEST_S) == 0, job.err
         assert_ended_well(job, store, whole)
 
 
@@ -138,12 +143,12 @@ def test_a_job_stopped_while_the_server_is_dead_ends_in_time_and_leaves_its_uplo
         store = bucket(url)
         sets = ("--set", f"checkpoint.uri={store.uri}", "--set", "train.epochs=50")
         supervisor = job.start("--nproc", "2", *sets, RECIPE, **environ(url))
-        wait_until(lambda: job.records("ckpt_commit"), 90, "a first commit")
+        wait_until(lambda: job.records("ckpt_commit"), "a first commit")
         process.kill()
         process.wait()
         num_known = len(job.records("ckpt_commit"))
-        wait_until(lambda: len(job.records("ckpt_commit")) > num_known, 60, "a commit that cannot be sent")
+        wait_until(lambda: len(job.records("ckpt_commit")) > num_known, "a commit that cannot be sent")
         supervisor.send_signal(signal.SIGTERM)
-        assert supervisor.wait(timeout=60) == 143, job.err
+        assert supervisor.wait(timeout=LONGEST_S) == 143, job.err
         assert [end["reason"] for end in job.ends()] == ["preempted"]
         assert f"for {store.uri}; the next start of the job on this host sends them" in job.err + job.out

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wait import LONGEST_S
 
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
@@ -35,7 +36,7 @@ def run_ranks(folder: Path, world_size: int, last: int, *words: str) -> list[tup
         )
         for rank in range(world_size)
     ]
-    outputs = [rank.communicate(timeout=120) for rank in ranks]
+    outputs = [rank.communicate(timeout=LONGEST_S) for rank in ranks]
     return [(rank.returncode, *output) for rank, output in zip(ranks, outputs, strict=True)]
 
 

@@ -78,7 +78,7 @@ def test_a_process_that_does_not_know_us_lives_on(started: Started) -> None:
 def test_a_stopped_process_is_said_to_be_stopped_and_stays_so(started: Started) -> None:
     process = started.python(ANSWERS + "print('ready'); threading.Event().wait()")
     process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: process_state(process.pid) == "T", 5)
+    wait_until(lambda: process_state(process.pid) == "T")
     stacks = dump_stacks(started.folder, {0: process.pid})[0]
     assert stacks.state == "T"
     assert "is stopped by a signal" in (started.folder / "rank0.stacks").read_text()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from launched_job import PROGRAMS, LaunchedJob
 from redis_process import RedisProcess
-from wait import wait_until
+from wait import LONGEST_S, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 RECIPE = ("--set", "data.generate.rows=4000", str(PROGRAMS / "small_dlrm.toml"))
@@ -80,10 +80,11 @@ def test_a_bounded_table_killed_over_redis_ends_with_the_bits_of_one_in_memory(
 def test_a_redis_that_dies_ends_the_job_with_an_error_that_names_table_and_address(
     job: LaunchedJob, redis_server: RedisProcess
 ) -> None:
-    supervisor = job.start("--nproc", "2", "--max-restarts", "0", *on_redis(redis_server), *RECIPE)
-    wait_until(lambda: len(job.records("step")) > 6, 60, "some steps")
+    endless = ("--set", "train.epochs=1000")  # or it ends before the test has seen its steps
+    supervisor = job.start("--nproc", "2", "--max-restarts", "0", *endless, *on_redis(redis_server), *RECIPE)
+    wait_until(lambda: len(job.records("step")) > 6, "some steps")
     redis_server.kill()
-    assert supervisor.wait(timeout=60) == 6
+    assert supervisor.wait(timeout=LONGEST_S) == 6
     said = job.out + job.err
     assert "error[ETT-S001]: table embedding_bags.t_C" in said
     assert f"Redis at {redis_server.path}" in said

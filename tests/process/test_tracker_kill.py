@@ -36,7 +36,7 @@ def test_sigkill_loses_no_record_whose_emit_had_returned(tmp_path: Path) -> None
     rank = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path / "counter")], env=environ)
     with (tmp_path / "counter").open("r+b") as file:
         counter = mmap.mmap(file.fileno(), 8)
-        wait_until(lambda: struct.unpack("<q", counter[:8])[0] > 5000, 30)
+        wait_until(lambda: struct.unpack("<q", counter[:8])[0] > 5000)
         rank.kill()
         rank.wait()
         num_returned = struct.unpack("<q", counter[:8])[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import ett
 
-NUM_STEPS, WAIT_S = 10, 60.0
+NUM_STEPS, WAIT_S = 10, 300.0
 target, folder = sys.argv[1], Path(sys.argv[2])
 run = ett.init()
 state, order = folder / "state", folder / "order"
@@ -71,9 +71,11 @@ with run.span("compile"):
 for step in range(first + 1, NUM_STEPS + 1):
     mark(f"begin {step}")
     with run.step(global_samples=1, step=step):
+        mark(f"in {step}")
         time.sleep(0.02)
         if step == 7:
             at("step")
+        mark(f"out {step}")
     mark(f"end {step}")
     end_if_asked(step)
     if step in (5, NUM_STEPS):
