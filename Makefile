@@ -4,6 +4,8 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do $$p -c 'import sys;
 BIN := .venv/bin
 DATA ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where the environment forbids byte code, each of the thousand processes that the tests start compiles ett anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check install peers format campaign kill-matrix device-pack pictures clean
 
