@@ -163,7 +163,7 @@ class Meeting:
     """Where the threads of one world exchange values."""
 
     def __init__(self, world_size: int) -> None:
-        self.barrier = threading.Barrier(world_size, timeout=30)
+        self.barrier = threading.Barrier(world_size, timeout=300)
         self.slots: list[Any] = [None] * world_size
         self._world_size, self._lock = world_size, threading.Lock()
         self._beside: dict[int, Meeting] = {}

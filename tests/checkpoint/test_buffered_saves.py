@@ -32,7 +32,7 @@ class Remote(LocalStore):
         self.before: Callable[[str], None] = lambda name: None
 
     def put_file(self, name: str, path: Path, digest: str) -> None:
-        assert self.gate.wait(30)
+        assert self.gate.wait(300)
         self._change(name)
         super().put_file(name, path, digest)
 

@@ -40,6 +40,7 @@ def history(folder: Path, seed: int, *, hands_off: bool = True, saves: int = 6) 
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_chain_reads_as_the_table_was(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_segments, "SEGMENT_BYTES", 1 << 13)
@@ -165,6 +166,7 @@ def test_the_picture_in_the_docs_is_of_the_example() -> None:
     assert chain_picture(example()) == (docs / "img" / "chain.svg").read_text()
 
 
+@pytest.mark.slow
 def test_a_reader_written_from_the_page_alone_reads_a_chain(tmp_path: Path) -> None:
     """Promotions, demotions, evictions and failed saves of several worlds, as for our own reader."""
     for seed in range(200, 204):

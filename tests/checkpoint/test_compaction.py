@@ -61,6 +61,7 @@ def owned_by_nobody(folder: Path) -> list[str]:
     return [name for top in ("m", "d", "dense") for name in LocalStore(folder).list(top) if name not in live]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_a_restore_of_the_rewrite_is_that_of_the_chain_bit_for_bit(
     folder: Path, tmp_path: Path, world_size: int

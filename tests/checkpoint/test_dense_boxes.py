@@ -65,6 +65,7 @@ def written(folder: Path, tensors: dict[str, Tensor], chance: random.Random) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece_bytes", [4096, 64])
 def test_any_box_of_any_tiling_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
     monkeypatch.setattr(dense_files, "PIECE_BYTES", piece_bytes)

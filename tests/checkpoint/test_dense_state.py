@@ -80,7 +80,7 @@ class FullDisk(LocalStore):
         self.num_meeting = num_meeting
         self.file, self.error = file, OSError(errno.ENOSPC, "injected")
         self.writers: set[threading.Thread] = set()
-        self._numbers, self._meeting = itertools.count(), threading.Barrier(max(1, num_meeting), timeout=60)
+        self._numbers, self._meeting = itertools.count(), threading.Barrier(max(1, num_meeting), timeout=300)
 
     @contextmanager
     def create_stream(self, name: str) -> Iterator[Any]:
@@ -165,6 +165,7 @@ def test_what_is_saved_is_the_state_of_the_trigger(tmp_path: Path, monkeypatch: 
         assert later.image() == image
 
 
+@pytest.mark.slow
 def test_saves_leave_no_thread_and_no_descriptor_behind(tmp_path: Path) -> None:
     job = Job(tmp_path, keep_last=1)
     job.checkpointer.save(1, 1)
@@ -220,6 +221,7 @@ def test_torch_loads_the_folder_as_it_is(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
+@pytest.mark.slow
 def test_a_restore_opens_no_pickle_and_imports_no_torch_checkpoints_which_the_first_step_does(tmp_path: Path) -> None:
     Job(tmp_path).checkpointer.save(3, 30)
     program = (

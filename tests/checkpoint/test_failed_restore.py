@@ -64,6 +64,7 @@ def test_all_ranks_fall_back_when_one_cannot_read_its_part(tmp_path: Path, broke
     assert holds(results, 1)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [0, 1])
 def test_missing_rights_are_no_reason_to_fall_back(tmp_path: Path, broken: int) -> None:
     saved_world(tmp_path, 2, [1, 2])

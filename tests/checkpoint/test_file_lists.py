@@ -67,6 +67,7 @@ def test_a_reader_written_from_the_page_alone_finds_the_files(tmp_path: Path) ->
     assert read_plainly(tmp_path, 2)[0] == oracle(6).rows()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("listed")
 def test_lists_go_with_the_last_commit_that_needs_them(tmp_path: Path) -> None:
     """Those of step 2 are needed by the restart's record as well, which repeats its files."""
@@ -121,6 +122,7 @@ def test_a_rewrite_and_an_export_have_lists_of_their_own(tmp_path: Path) -> None
     assert state_of(tmp_path / "out") == state_of(tmp_path / "chain")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("listed")
 def test_lists_are_uploaded_and_leave_the_buffer_with_their_commit(tmp_path: Path) -> None:
     remote, config = LocalStore(tmp_path / "remote"), {"buffer_dir": str(tmp_path / "ssd"), "keep_last": 1}
@@ -177,6 +179,7 @@ def wide(commit: Commit, num_files: int) -> Commit:
     return replace(commit, seq=commit.seq + 1, write_id="w" * 32, tables=(replace(table, files=files),))
 
 
+@pytest.mark.slow
 def test_a_record_of_many_thousand_files_stays_small(tmp_path: Path) -> None:
     saved_world(tmp_path, 1, [1])
     small = newest(tmp_path)
@@ -189,6 +192,7 @@ def test_a_record_of_many_thousand_files_stays_small(tmp_path: Path) -> None:
     assert parse_commit(stored.to_bytes(), commit_name(stored.seq)) == stored, "as ranks tell it each other"
 
 
+@pytest.mark.slow
 def test_a_stored_record_is_never_taken_for_a_commit_without_files(tmp_path: Path) -> None:
     saved_world(tmp_path, 1, [1])
     CommitLog(LocalStore(tmp_path)).append(wide(newest(tmp_path), 9_000))

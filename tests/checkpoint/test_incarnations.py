@@ -178,6 +178,7 @@ def test_fresh_starts_fence_each_other_before_any_save(tmp_path: Path) -> None:
     assert holds(restored_world(tmp_path, 1), 2)
 
 
+@pytest.mark.slow
 def test_going_back_abandons_what_lies_between(tmp_path: Path) -> None:
     rank = started(tmp_path)
     for step in (1, 2, 3):

@@ -129,6 +129,7 @@ def test_the_best_threshold_of_a_population_is_that_of_every_row() -> None:
     assert (rows.p > threshold(example(), 10)).mean() == pytest.approx(0.14, abs=0.005)
 
 
+@pytest.mark.slow
 def test_the_cost_of_an_interval_is_flat_around_the_best_period() -> None:
     printed = {2: 1.80, 3: 1.55, 4: 1.46, 6: 1.42, 8: 1.44, 10: 1.49, 20: 1.79, 60: 2.63}
     costs = interval_costs(example(), zipf_population(), list(printed)) * RECORD_BYTES * 1e3
@@ -164,13 +165,13 @@ def test_where_nothing_fits_the_least_is_saved() -> None:
 
 
 def test_a_billion_rows_are_solved_in_5_ms() -> None:
-    """From their histogram, with a write limit; the best of seven, for others use the processor, too."""
+    """From their histogram, with a write limit: the thread's own time, the best of seven on a busy machine."""
     rows = Population(np.linspace(0, 1, 256), np.full(256, 1e9 / 256))
     took = []
     for _ in range(7):
-        began = time.perf_counter()
+        began = time.thread_time()
         solve(example(), rows, longest=64, most_records=6e8)
-        took.append(time.perf_counter() - began)
+        took.append(time.thread_time() - began)
     assert min(took) < 0.005
 
 

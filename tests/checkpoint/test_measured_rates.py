@@ -75,6 +75,7 @@ def test_a_job_without_failures_expects_them_ever_later() -> None:
     assert found[-1] <= PRIOR_MTBF_S + MTBF_MEMORY_S <= LONGEST_MTBF_S
 
 
+@pytest.mark.slow
 def test_old_failures_count_less() -> None:
     now_s = 30 * 86400.0
     old, late = ([Stretch(at, at, has_failed=True)] * 10 for at in (0.0, now_s - HOUR_S))

@@ -93,6 +93,7 @@ def copies(remote: Counting, host: Path) -> set[str]:
     return {str(path.relative_to(root)) for top in "dm" for path in root.glob(f"{top}*/**/*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_what_a_buffer_has_lost_comes_from_the_other_hosts(
     remote: Counting, hosts: list[Path], order: tuple[int, int]
@@ -114,6 +115,7 @@ def test_without_an_address_nothing_is_served(
     assert {file.stored.path for table in newest(remote).tables for file in table.files} <= remote.was_read
 
 
+@pytest.mark.slow
 def test_a_host_that_is_new_reads_from_the_one_that_is_left(
     remote: Counting, hosts: list[Path], tmp_path: Path
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_host_that_is_new_reads_from_the_one_that_is_left(
     assert remote.was_read == {file.path for file in newest(remote).stored_files()} - left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["", LOOPBACK])
 def test_damaged_copies_are_dropped_where_the_ranks_have_changed_hosts(
     remote: Counting, hosts: list[Path], address: str
@@ -135,6 +138,7 @@ def test_damaged_copies_are_dropped_where_the_ranks_have_changed_hosts(
     assert is_state(ran(remote, hosts[::-1], None, peer_address=address), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["bit", "short", "long", "gone"])
 def test_what_a_peer_gives_is_hashed_on_arrival_and_read_elsewhere_if_it_is_not_the_file(
     remote: Counting, hosts: list[Path], harm: str, monkeypatch: pytest.MonkeyPatch
@@ -173,7 +177,7 @@ def served(tmp_path: Path) -> Iterator[tuple[PeerServer, StoredFile, LocalStore]
 
 def status(server: PeerServer, path: str, method: str = "GET") -> int:
     place = urlsplit(server.url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=10)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=300)
     connection.request(method, path)
     answer = connection.getresponse().status
     connection.close()

@@ -34,6 +34,7 @@ def test_every_commit_of_thousands_of_lives_is_read_back() -> None:
     assert not [seed for seed in range(1000, 3000) if live_through(seed, memory).wrong]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", sorted(RULES - {"newest wins", "evicted in flight"}))
 def test_without_a_rule_commits_are_read_back_wrong(rule: str) -> None:
     """Of 60 lives more than a tenth are seen to go wrong."""
@@ -63,6 +64,7 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_segments.TableSpec, "segment_rows", 12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsynced")
 def test_files_that_the_product_writes_are_read_back(tmp_path: Path) -> None:
     for seed in range(4):
@@ -92,6 +94,7 @@ def test_a_reader_written_from_the_page_alone_reads_bases_of_many_commits(tmp_pa
     assert spread > 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsynced")
 def test_what_a_policy_wrote_is_rewritten_as_a_base(tmp_path: Path) -> None:
     for seed in range(7000, 7004):

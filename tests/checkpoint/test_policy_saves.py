@@ -149,6 +149,7 @@ def test_any_life_is_restored_as_it_was_committed(tmp_path: Path, policy: str, s
     check_all(tmp_path, expected)
 
 
+@pytest.mark.slow
 def test_a_life_is_restored_as_it_was_committed(tmp_path: Path) -> None:
     expected, failed = live(tmp_path, 3, {"policy": "adaptive", "max_chain": 4, "keep_last": 3})
     assert failed and len(expected) > 4
@@ -285,6 +286,7 @@ def buffered(remote: Path, buffer: Path, policy: str) -> tuple[Tables, Checkpoin
     return tables, checkpointer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["adaptive", "differential"])
 def test_a_chain_goes_on_where_its_first_files_are_in_the_remote_folder_only(tmp_path: Path, policy: str) -> None:
     rng, rows = random.Random(1), {}
@@ -301,6 +303,7 @@ def test_a_chain_goes_on_where_its_first_files_are_in_the_remote_folder_only(tmp
     assert one_rank(tmp_path / "remote")[0].rows() == rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["full", "incremental"])
 def test_rows_that_every_rank_has_are_restored_on_any_number_of_ranks(tmp_path: Path, policy: str) -> None:
     def life(ranks: ThreadRanks) -> tuple[bytes, bytes]:
@@ -365,6 +368,7 @@ def test_ids_of_another_kind_are_refused(tmp_path: Path, ids: Any) -> None:
         checkpointer.touched("grows", ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_two_checkpointers_of_a_model_each_save_what_it_is(tmp_path: Path, policy: str) -> None:
     rng = random.Random(1)

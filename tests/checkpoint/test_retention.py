@@ -60,7 +60,7 @@ class SlowToDelete(LocalStore):
         self.failure: BaseException | None = None
 
     def delete(self, name: str) -> None:
-        assert self.may_delete.wait(30)
+        assert self.may_delete.wait(300)
         if self.failure is not None:
             raise self.failure
         super().delete(name)

@@ -60,6 +60,7 @@ def once(fault: Fault, method: str, part: str = "") -> Plan:
     return plan
 
 
+@pytest.mark.slow
 def test_a_name_is_given_once(store: S3Store) -> None:
     store.create("a/b.json", b"first")
     with pytest.raises(FileExistsError):
@@ -173,6 +174,7 @@ def test_an_upload_survives(store: S3Store, proxy: FaultProxy, tmp_path: Path, f
     assert store.unfinished() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["reset", "lost answer", "torn answer", "unavailable", "expired"])
 def test_a_read_survives(store: S3Store, proxy: FaultProxy, fault: Fault) -> None:
     data = os.urandom(5000)
@@ -209,6 +211,7 @@ def test_a_store_that_never_answers_is_unreachable(store: S3Store, proxy: FaultP
     assert len(proxy.seen) == QUICK.attempts
 
 
+@pytest.mark.slow
 def test_a_failed_upload_is_aborted(store: S3Store, proxy: FaultProxy, tmp_path: Path, small_parts: None) -> None:
     proxy.plan = lambda request: "unavailable" if "partNumber=2" in request.path else None
     with pytest.raises(Unreachable):
@@ -284,7 +287,9 @@ def test_a_store_that_was_used_works_in_a_fork_and_in_its_parent(moto: S3Server)
     """fsspec's loop is a thread, which a fork does not copy: a child that went on with it would wait for ever."""
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-c", _FORKS, moto.url]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, timeout=60, capture_output=True, check=False)
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, timeout=300, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr.decode()
 
 

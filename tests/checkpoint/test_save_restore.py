@@ -37,6 +37,7 @@ from ett.checkpoint.local_store import LocalStore
 from ett.errors import ConfigError, RestoreFailed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [1, 2, 3])
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_restore_has_every_bit_of_the_save(tmp_path: Path, before: int, after: int) -> None:
@@ -53,6 +54,7 @@ def test_resharding_there_and_back_keeps_the_digest(tmp_path: Path) -> None:
         assert holds(world, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment_bytes", [1, 1 << 30])
 @pytest.mark.parametrize("piece_bytes", [1, 1 << 30])
 def test_tables_of_several_segments_and_blocks_are_whole(
@@ -116,6 +118,7 @@ def keep(rank: Rank, num_rows: int) -> None:
         shard.rows = TableRows(ids=mine, weights=weights, states=states)
 
 
+@pytest.mark.slow
 def test_changing_the_state_after_a_save_does_not_change_the_commit(tmp_path: Path) -> None:
     def work(ranks: ThreadRanks) -> None:
         rank = Rank(tmp_path, ranks, keep_last=5)

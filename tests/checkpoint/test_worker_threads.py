@@ -17,13 +17,13 @@ def test_results_come_in_the_order_of_the_jobs(threads: int) -> None:
 
 
 def test_jobs_run_beside_each_other() -> None:
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=300)
     in_threads(range(2), lambda job: both.wait(), 2)
 
 
 @pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
 def test_a_failure_is_raised_once_the_other_jobs_have_ended(error: BaseException) -> None:
-    begun, ended = threading.Barrier(2, timeout=30), []
+    begun, ended = threading.Barrier(2, timeout=300), []
 
     def work(job: int) -> None:
         begun.wait()
@@ -63,7 +63,7 @@ def test_all_that_is_read_is_worked_on_once() -> None:
 
 
 def test_reading_goes_on_while_others_work() -> None:
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=300)
 
     def read(job: int) -> Iterator[int]:
         yield 0
@@ -115,7 +115,7 @@ def test_a_failure_in_a_pipeline_is_raised_once_nothing_runs(is_reader: bool, er
 
 
 def test_the_next_item_is_made_while_one_is_in_use() -> None:
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=300)
 
     def items() -> Iterator[int]:
         yield 0

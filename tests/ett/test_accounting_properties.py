@@ -142,6 +142,7 @@ def test_pieces_cover_the_window_exactly(case: dict[str, Any], case_log: CaseLog
     assert sum(data["detail_ns"].values()) == data["total_ns"]
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs(), seed=st.integers(0, 2**32))
 def test_order_and_duplicates_change_nothing(case: dict[str, Any], seed: int, case_log: CaseLog) -> None:
@@ -152,6 +153,7 @@ def test_order_and_duplicates_change_nothing(case: dict[str, Any], seed: int, ca
     assert figures(account_of(case, mixed | copies)) == figures(account_of(case, files))
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs(), by_ns=st.integers(-(10**15), 10**15), boot_ns=st.integers(-(10**12), 10**15))
 def test_shifting_time_changes_no_duration(case: dict[str, Any], by_ns: int, boot_ns: int, case_log: CaseLog) -> None:
@@ -238,6 +240,7 @@ def test_record_by_record_gives_the_answer_of_the_whole(case: dict[str, Any], se
     assert figures(found) == figures(account_of(case, files))
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=jobs(), seed=st.integers(0, 2**32))
 def test_a_file_cut_at_any_byte_still_gives_an_exact_answer(case: dict[str, Any], seed: int, case_log: CaseLog) -> None:
@@ -281,6 +284,7 @@ def test_the_sweep_agrees_with_asking_the_rules_at_every_instant(
     assert seconds == pytest.approx({name: float(value) for name, value in naive.items()}, abs=1e-6)
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs(), data=st.data())
 def test_records_that_make_no_sense_never_break_the_partition(

@@ -136,7 +136,7 @@ def test_a_waiting_agent_ends_when_it_is_told(spool: Spool) -> None:
     running = threading.Thread(target=agent.run)
     running.start()
     agent.request_stop()
-    running.join(timeout=20)
+    running.join(timeout=300)
     assert not running.is_alive()
 
 

@@ -66,6 +66,7 @@ def job(*events: Case, end_t: float, status: str = "succeeded") -> Case:
     return {"id": "j", "events": [{"ev": "job_submitted", "t": 0}, *events, ended]}
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs(), cuts=st.tuples(st.integers(0, 90 * NS), st.integers(0, 90 * NS)))
 def test_both_views_hold_every_nanosecond_once(case: Case, cuts: tuple[int, int], case_log: CaseLog) -> None:
@@ -81,6 +82,7 @@ def test_both_views_hold_every_nanosecond_once(case: Case, cuts: tuple[int, int]
                 assert row.lost_ns + row.teardown_ns + row.again_ns == row.ns
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs())
 def test_charges_are_the_partition_itself(case: Case, case_log: CaseLog) -> None:
@@ -92,6 +94,7 @@ def test_charges_are_the_partition_itself(case: Case, case_log: CaseLog) -> None
     assert all(part.payer is None or part.component != "effective" for part in parts)
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs(), at=st.integers(1, 80 * NS))
 def test_windows_of_causes_add_up(case: Case, at: int, case_log: CaseLog) -> None:
@@ -103,6 +106,7 @@ def test_windows_of_causes_add_up(case: Case, at: int, case_log: CaseLog) -> Non
         assert sum(caused(part).get(name, 0) for part in parts) == pytest.approx(seconds)
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs())
 def test_time_that_never_waited_on_a_stop_stays_with_its_component(case: Case, case_log: CaseLog) -> None:

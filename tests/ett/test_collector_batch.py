@@ -63,6 +63,7 @@ def test_any_bytes_are_a_batch_or_a_data_error(body: bytes) -> None:
         return
 
 
+@pytest.mark.slow
 def test_a_gzip_bomb_is_refused_at_the_limit() -> None:
     bomb = gzip.compress(b"\0" * (64 << 20))
     assert len(bomb) < MAX_SENT_BYTES

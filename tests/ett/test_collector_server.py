@@ -41,7 +41,7 @@ class FakeStore:
 
     def ingest(self, job: str, file: str, lines: Iterable[bytes]) -> IngestResult:
         if self.gate is not None:
-            self.gate.wait(10)
+            self.gate.wait(300)
         if self.trouble is not None:
             raise self.trouble
         known = self.lines.setdefault((job, file), [])

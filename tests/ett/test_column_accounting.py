@@ -189,6 +189,7 @@ def test_any_number_of_threads_gives_the_account_of_the_python_rules(
     assert everything(found) == everything(account(recorded(files), as_of_ns=0, cut_at_as_of=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_a_long_log_has_one_account_on_any_number_of_threads(threads: int, tmp_path: Path) -> None:
     workload = load_workload(FIGURES.parent / "workloads" / "accounting.toml")
@@ -208,6 +209,7 @@ def test_a_long_log_has_one_account_on_any_number_of_threads(threads: int, tmp_p
     assert answer(threads) == answer(1)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(files=logs())
 def test_two_accounts_of_one_log_are_equal(files: Files) -> None:

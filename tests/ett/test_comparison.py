@@ -39,6 +39,7 @@ def data(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
     return json.loads(capsys.readouterr().out)["data"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("align", ALIGNS)
 def test_points_of_all_components_cancel_for_every_pair_of_cases(
     align: Align, tmp_path: Path, write_case: WriteCase

@@ -219,6 +219,7 @@ def test_a_silent_rank_is_published_as_what_it_looks_like_after_a_while(case_log
     assert net(page, names.WALL_RANK_TIME.prometheus)[()] == 2 * 1400 * NS
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs())
 def test_a_page_read_back_is_the_page(case: dict[str, Any], case_log: CaseLog) -> None:

@@ -108,6 +108,7 @@ def test_both_ways_to_a_checksum_give_that_of_zlib(data: bytes, repeat: int) -> 
     assert event_columns.NATIVE.crc32(whole) == event_columns.NATIVE.crc32(whole, by_table=True) == zlib.crc32(whole)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_lines_that_differ_in_few_bytes_give_the_same_records(data: st.DataObject) -> None:

@@ -43,6 +43,7 @@ def test_the_fast_encoder_gives_the_canonical_bytes(
 INTEGERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-9, 9) | st.booleans()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     ev=st.sampled_from(["step", "%d", "é"]),
@@ -77,6 +78,7 @@ def test_a_record_that_may_be_too_long_is_left_to_python() -> None:
     assert form.line({"step": 1}, 1, 2, 3) == b""
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.text(min_size=3900, max_size=4200))
 def test_a_long_record_is_cut_as_the_canonical_encoder_cuts_it(text: str) -> None:

@@ -116,6 +116,7 @@ def test_no_label_names_a_job_or_anything_else_without_a_bound() -> None:
     }
 
 
+@pytest.mark.slow
 def test_every_metric_of_the_table_is_there_with_its_help_and_type() -> None:
     kinds = {"up_down_counter": "gauge"}
     found = {family.name: (family.type, family.documentation) for family in families(worst_fleet(), "a", SITE)}

@@ -71,6 +71,7 @@ def test_a_view_makes_a_piece_once_at_most(
         assert made <= MADE.get(view, 0) * len(job.pieces) + 20 * len(job.timelines)
 
 
+@pytest.mark.slow
 def test_sums_of_records_look_at_the_pieces_of_their_interval_alone(folders: dict[int, Path]) -> None:
     job = job_of(folders[8_000], in_columns=False)
     looked_at = 0
@@ -98,6 +99,7 @@ def test_a_view_of_columns_is_that_of_records(view: str, folders: dict[int, Path
     assert VIEWS[view](columns) == VIEWS[view](records)
 
 
+@pytest.mark.slow
 def test_a_trace_that_does_not_fit_is_bounded(folders: dict[int, Path]) -> None:
     found = trace_of([job_of(folders[32_000])], 300_000)
     assert sum(map(len, found.lines)) <= 300_000

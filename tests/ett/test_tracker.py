@@ -48,7 +48,7 @@ def run_program(text: str, job_dir: Path, **environ: str) -> subprocess.Complete
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=300,
     )
 
 

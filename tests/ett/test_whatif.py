@@ -114,6 +114,7 @@ def test_without_edits_a_simulated_job_is_itself(plan: Plan, case_log: CaseLog) 
     assert job.played() == job.detail_ns
 
 
+@pytest.mark.slow
 @thorough
 @given(plan=plans())
 def test_a_cheaper_compilation_is_the_job_that_compiled_faster(plan: Plan, case_log: CaseLog) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ def test_a_place_that_was_left_out_comes_back_once_the_job_has_made_a_step() -> 
     assert places.whole == World((0, 1, 2))
 
 
+@pytest.mark.slow
 @given(st.integers(1, 5), st.data())
 def test_a_world_is_never_smaller_than_was_allowed(num_places: int, data: st.DataObject) -> None:
     fewest = data.draw(st.integers(1, num_places))

@@ -22,6 +22,7 @@ def failed(**fields: object) -> AttemptFacts:
     return AttemptFacts(attempt=1, reason="failed", **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @given(st.lists(FACTS, min_size=1, max_size=20).map(tuple), st.integers(0, 6))
 def test_restarts_never_exceed_their_budget_and_waits_their_limit(
     attempts: tuple[AttemptFacts, ...], max_restarts: int

@@ -98,6 +98,7 @@ def test_the_second_account_reads_what_is_new(store: Store, read_bytes: Callable
     assert read_bytes() < BLOCK_BYTES + sum(map(len, new)) + 2000
 
 
+@pytest.mark.slow
 def test_a_collector_counts_a_running_job_without_reading_it_again(
     store: Store, read_bytes: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def answer(log: Any) -> Any:
     return None if found is None else report_json(build_report(found))
 
 
+@pytest.mark.slow
 def test_the_account_of_every_case_is_that_of_its_files(
     store: Store, case_log: Callable[[Any], Any], tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_store_that_is_opened_again_knows_what_it_knew(store_url: str, step_li
         assert len(again.event_log("j").records) == 5
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(st.integers(0, 60), max_size=25), min_size=1, max_size=6))
 def test_any_order_of_any_batches_keeps_each_record_once(

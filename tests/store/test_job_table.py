@@ -49,6 +49,7 @@ def fill(store: Store, num: int) -> None:
         store.ingest(f"j{number}", "0/sup.jsonl", lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort", sorted(SORTS))
 @pytest.mark.parametrize("size", [1, 4, 50])
 def test_pages_of_any_size_hold_each_job_once_in_order(store: Store, sort: str, size: int) -> None:
@@ -65,6 +66,7 @@ def test_pages_of_any_size_hold_each_job_once_in_order(store: Store, sort: str, 
     assert len({row.job for row in found}) == 23
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [
@@ -270,6 +272,7 @@ def test_a_store_that_would_keep_nothing_is_refused() -> None:
         open_store(":memory:")
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_exit_code_6(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'ett[postgres]'")
     assert run(["ls", "--store", f"postgresql://ett:hunter2@/x?host={tmp_path}"]) == 6

@@ -66,7 +66,7 @@ def on_ranks() -> Callable[[int, RankFunction], list[Any]]:
     """Return a function that runs `body` on every rank of a world and returns the results by rank."""
 
     def run(world_size: int, body: RankFunction) -> list[Any]:
-        meetings: list[Meeting] = [(threading.Barrier(world_size, timeout=60), [None] * world_size) for _ in range(2)]
+        meetings: list[Meeting] = [(threading.Barrier(world_size, timeout=300), [None] * world_size) for _ in range(2)]
 
         def one(rank: int) -> Any:
             try:

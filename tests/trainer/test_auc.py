@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from ett.trainer.auc import auc
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=40)
 
 
+@pytest.mark.slow
 @given(rows=ROWS)
 def test_auc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[int, bool]]) -> None:
     positives = [score for score, label in rows if label]

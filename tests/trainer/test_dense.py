@@ -74,6 +74,7 @@ def test_dcn_v2_crosses_the_vectors_as_its_formula_says_forward_and_backward() -
     torch.testing.assert_close(results[0], results[1])
 
 
+@pytest.mark.slow
 def test_dcn_v2_equals_torchrecs_cross_network() -> None:
     crossnet = pytest.importorskip("torchrec.modules.crossnet", reason="torchrec is not installed: make peers")
     ours = LowRankCross(TABLES, DIM, num_layers=3, rank=5)

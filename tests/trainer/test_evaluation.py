@@ -13,6 +13,7 @@ from ett.trainer.evaluation import held_out_score
 from ett.trainer.worker import build_model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_rows", "scored"), [(0, None), (1, 64), (100, 128), (10**6, None)])
 def test_scoring_stops_with_the_batch_that_reaches_the_limit(tmp_path: Path, max_rows: int, scored: int | None) -> None:
     write_criteo(tmp_path / "a.tsv", 1000, 1)

@@ -21,6 +21,7 @@ def torchrec() -> Any:
     return pytest.importorskip("torchrec.sparse.jagged_tensor", reason="torchrec is not installed")
 
 
+@pytest.mark.slow
 def test_a_batch_goes_there_and_back_without_a_copy(torchrec: Any) -> None:
     ours = KeyedJaggedTensor(["a", "b"], VALUES, WEIGHTS, LENGTHS)
     theirs = to_torchrec(ours)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ def rows_of(column: object) -> list[list[int]]:
     return [part.tolist() for part in parts]
 
 
+@pytest.mark.slow
 @given(LISTS, st.data())
 def test_rows_are_taken_by_number(rows: list[list[int]], data: st.DataObject) -> None:
     wanted = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=20))
@@ -29,6 +31,7 @@ def test_rows_are_taken_by_number(rows: list[list[int]], data: st.DataObject) ->
     assert np.asarray(columns["b"]).tolist() == wanted
 
 
+@pytest.mark.slow
 @given(LISTS, LISTS)
 def test_parts_are_joined_in_their_order(first: list[list[int]], second: list[list[int]]) -> None:
     joined = join_rows([{"a": jagged_of(first)}, {"a": jagged_of(second)}])

@@ -158,6 +158,7 @@ def test_a_reader_restored_anywhere_in_another_world_yields_what_was_left(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [16, 197])  # 197 training rows: the last batch short, and full
 def test_a_restored_reader_is_equal_to_the_bit_at_every_boundary(folder: str, batch_size: int) -> None:
     whole = list(reader_of(folder, batch_size=batch_size, epochs=3))

@@ -41,6 +41,7 @@ CHANGES = st.tuples(
 )
 
 
+@pytest.mark.slow
 @needs_native
 @given(
     missing=st.sets(st.integers(1, 39)),
@@ -77,6 +78,7 @@ def test_native_parser_agrees_with_the_reference_on_any_bytes(block: bytes, num_
             import_module(NATIVE).parse(block, num_lines)
 
 
+@pytest.mark.slow
 @needs_native
 @given(block=st.text("ab\n\r\t0", max_size=200).map(str.encode), wanted=st.lists(st.integers(-1, 12), max_size=20))
 def test_native_lines_by_number_agree_with_the_reference(block: bytes, wanted: list[int]) -> None:

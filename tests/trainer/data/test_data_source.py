@@ -116,6 +116,7 @@ def inputs(draw: st.DrawFn) -> _Input:
     )
 
 
+@pytest.mark.slow
 @few
 @given(inputs())
 def test_an_epoch_holds_each_row_once_but_those_that_are_held_out_or_malformed(given_input: _Input) -> None:
@@ -127,6 +128,7 @@ def test_an_epoch_holds_each_row_once_but_those_that_are_held_out_or_malformed(g
         assert not held
 
 
+@pytest.mark.slow
 @few
 @given(inputs(), st.integers(1, 9))
 def test_slices_of_all_ranks_in_turn_are_the_global_batches_and_even(given_input: _Input, world: int) -> None:
@@ -140,6 +142,7 @@ def test_slices_of_all_ranks_in_turn_are_the_global_batches_and_even(given_input
         assert max(sizes) - min(sizes) <= 1 + 4 * tolerance
 
 
+@pytest.mark.slow
 @few
 @given(inputs(), st.data())
 def test_training_resumed_at_any_batch_in_any_world_loses_and_repeats_nothing(
@@ -181,6 +184,7 @@ def test_a_cursor_between_batches_goes_on_with_the_next_sample(given_input: _Inp
     assert sorted(row for batch in rest for row in batch) == sorted(one_by_one[samples:])
 
 
+@pytest.mark.slow
 @few
 @given(inputs(), st.integers(1, 50))
 def test_what_is_consumed_at_a_cursor_does_not_depend_on_the_batch_size(given_input: _Input, batch_size: int) -> None:
@@ -191,6 +195,7 @@ def test_what_is_consumed_at_a_cursor_does_not_depend_on_the_batch_size(given_in
         seen += len(batch)
 
 
+@pytest.mark.slow
 @few
 @given(inputs())
 def test_rows_of_an_epoch_stay_among_the_windows_of_their_lanes(given_input: _Input) -> None:
@@ -205,6 +210,7 @@ def test_rows_of_an_epoch_stay_among_the_windows_of_their_lanes(given_input: _In
     assert all(before <= after for before, after in pairwise(groups))
 
 
+@pytest.mark.slow
 @few
 @given(inputs(), st.integers(1, 4), st.integers(0, 9))
 def test_readers_and_depth_change_no_batch(given_input: _Input, readers: int, depth: int) -> None:

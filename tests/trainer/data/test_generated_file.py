@@ -34,7 +34,7 @@ def test_ranks_that_come_at_once_make_it_once(tmp_path: Path, monkeypatch: pytes
         all_here.wait()
         return ensure_generated(CONFIG, tmp_path)
 
-    all_here = threading.Barrier(8, timeout=30)
+    all_here = threading.Barrier(8, timeout=300)
     monkeypatch.setattr(generated_file, "write_criteo", counted)
     with ThreadPoolExecutor(8) as pool:
         paths = set(pool.map(rank, range(8)))

@@ -24,6 +24,7 @@ def lines() -> CriteoLines:
     return parse_lines(text_of(ROWS, SEED), ROWS)
 
 
+@pytest.mark.slow
 def test_every_line_is_well_formed(lines: CriteoLines) -> None:
     assert not lines.states.any()
     text = text_of(1000, SEED)
@@ -101,6 +102,7 @@ def test_the_signal_lies_in_the_ids(lines: CriteoLines) -> None:
     assert auc(scores, lines.labels[held]) > 0.75
 
 
+@pytest.mark.slow
 def test_counts_alone_say_nothing(lines: CriteoLines) -> None:
     held = is_held_out(np.arange(ROWS), 0.1)
     dense = np.concatenate([dense_features(lines.counts), lines.counts == MISSING_COUNT], axis=1).astype(np.float64)

@@ -18,6 +18,7 @@ def unpacked(packed: bytes, size: int = 1 << 20) -> bytes:
     return b"".join(iter(lambda: stream.read(size), b""))
 
 
+@pytest.mark.slow
 @given(
     members=st.lists(st.binary(max_size=300), min_size=1, max_size=5),
     level=st.integers(0, 9),
@@ -34,6 +35,7 @@ def test_members_are_unpacked_one_after_another(
         assert unpacked(packed, size) == b"".join(members) == gzip.decompress(packed)
 
 
+@pytest.mark.slow
 @given(skipped=st.integers(0, len(TEXT) + 10))
 def test_skipping_leaves_what_comes_after(skipped: int) -> None:
     stream = GzipStream(io.BytesIO(gzip.compress(TEXT[:9000]) + gzip.compress(TEXT[9000:])))
@@ -41,6 +43,7 @@ def test_skipping_leaves_what_comes_after(skipped: int) -> None:
     assert b"".join(iter(lambda: stream.read(1 << 20), b"")) == TEXT[skipped:]
 
 
+@pytest.mark.slow
 @given(cut=st.integers(0, 2000))
 def test_a_file_that_is_cut_off_anywhere_is_damaged_at_its_end(cut: int) -> None:
     packed = gzip.compress(TEXT)
@@ -50,6 +53,7 @@ def test_a_file_that_is_cut_off_anywhere_is_damaged_at_its_end(cut: int) -> None
     assert caught.value.offset == cut
 
 
+@pytest.mark.slow
 @given(at=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_never_passed_on_as_whole_data(at: int, bit: int) -> None:
     packed = bytearray(gzip.compress(TEXT, mtime=0))

@@ -33,6 +33,7 @@ def test_native_null_filling_reads_no_bit_that_is_not_there() -> None:
         import_module(NATIVE).fill_nulls(np.arange(9), np.zeros(1, np.uint8), 0, 1)
 
 
+@pytest.mark.slow
 @given(values=st.lists(INT64 | st.none(), max_size=100), begin=st.integers(0, 100))
 def test_nulls_become_the_value_given_for_them(values: list[int | None], begin: int) -> None:
     array = pa.array(values, pa.int64())[begin:]

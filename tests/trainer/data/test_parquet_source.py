@@ -152,6 +152,7 @@ def test_integers_of_any_width_are_read(tmp_path: Path, kind: pa.DataType) -> No
     assert ids_of(batch)[0].tolist() == [7, MISSING_ID] * 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [pa.array([1, 0, None] + [0] * 17), pa.array([0.0, 1.0, 0.5] + [1.0] * 17)])
 def test_a_label_that_is_neither_0_nor_1_is_a_malformed_row(tmp_path: Path, label: pa.Array) -> None:
     path = written(tmp_path / "a.parquet", label=label)
@@ -224,6 +225,7 @@ def test_an_empty_file_among_others_is_passed_over(tmp_path: Path) -> None:
     assert sum(len(batch.labels) for batch in reader_of(tmp_path, epochs=1)) > 10
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     groups=st.lists(st.integers(0, 30), min_size=1, max_size=6),

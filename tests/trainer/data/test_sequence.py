@@ -72,6 +72,7 @@ def test_every_row_comes_once_an_epoch_with_its_own_history(folder: str) -> None
     assert sorted(row for batch in batches for row in rows_of(batch)) == list(range(ROWS))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     consumed=st.integers(0, 17),

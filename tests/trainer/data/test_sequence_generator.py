@@ -62,6 +62,7 @@ def test_items_are_popular_by_a_zipf_law() -> None:
     assert len(counts) > 50_000
 
 
+@pytest.mark.slow
 def test_labels_are_told_by_item_with_history_not_by_either() -> None:
     rows = 20_000
     numbers = np.arange(rows, dtype=np.uint64)

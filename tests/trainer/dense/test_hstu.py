@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from plain_attention import plain_attention
 from torch import Tensor, nn
@@ -48,6 +49,7 @@ def formula(encoder: HstuEncoder, history: Tensor, item: Tensor) -> Tensor:
     return norm(x[offsets[1:] - 1])
 
 
+@pytest.mark.slow
 def test_the_encoder_equals_its_formula_forward_and_backward() -> None:
     encoder = make_encoder()
     results = []

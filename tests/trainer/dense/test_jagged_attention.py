@@ -47,6 +47,7 @@ def uninitialised_is_nan() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uninitialised_is_nan")
 @pytest.mark.parametrize(
     ("lengths", "window"),
@@ -68,6 +69,7 @@ def test_it_equals_whole_score_matrices_forward_and_backward(lengths: list[int],
         torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @given(
     lengths=st.lists(st.sampled_from([0, 1, 2, 63, 64, 65, 130]), min_size=1, max_size=5),
     window=st.sampled_from([1, 2, 63, 64, 65, 200]),
@@ -108,6 +110,7 @@ def test_a_position_sees_no_later_one_and_no_further_than_the_window() -> None:
     assert grad.any(dim=2).any(dim=1).nonzero()[:, 0].tolist() == list(range(81, 151))
 
 
+@pytest.mark.slow
 def test_two_runs_have_the_same_bits_and_steps_of_another_size_too(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths, window = [200, 0, 5, 400], 130
     first, second = (trained(lengths, window, plain=False, dtype=torch.float32) for _ in range(2))
@@ -123,6 +126,7 @@ def scores_computed(lengths: list[int], window: int) -> int:
     return sum(len(queries) for _, queries, _ in layout.steps(1)) * BLOCK * BLOCK
 
 
+@pytest.mark.slow
 def test_the_cost_is_that_of_positions_times_window_whatever_the_longest_is() -> None:
     window, short = 100, [50] * 400
     even = scores_computed(short, window)

@@ -121,6 +121,7 @@ def test_it_learns_whether_an_item_is_like_the_history(precision: Any) -> None:
     assert trained_auc(frozen, 200) < 0.68
 
 
+@pytest.mark.slow
 def test_a_step_in_parts_differs_from_one_in_a_batch_by_the_order_of_its_sums() -> None:
     whole, parts = make_step(LocalCollectives()), make_step(LocalCollectives(), accumulating(3))
     losses = [(take(whole, number), take(parts, number)) for number in (1, 2, 3)]

@@ -68,6 +68,7 @@ def rows_of(collection: EmbeddingBagCollection) -> dict[str, torch.Tensor]:
     return {name: weight.detach().cpu().clone() for name, weight in collection.state_dict().items()} | states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 def test_pooled_rows_are_the_hosts_to_the_bit(on_device: Make, weighted: bool) -> None:
     ours, theirs = on_device(is_weighted=weighted), on_host(is_weighted=weighted)
@@ -80,6 +81,7 @@ def test_pooled_rows_are_the_hosts_to_the_bit(on_device: Make, weighted: bool) -
         assert torch.equal(found.values().cpu(), expected.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", list(EmbOptimType))
 def test_updated_rows_are_the_hosts(on_device: Make, optimizer: EmbOptimType) -> None:
     """Sums over more than 32 duplicates have another order: 5 steps of a few dozen roundings of values below 64."""

@@ -101,6 +101,7 @@ def test_gradients_are_those_of_torch(is_weighted: bool) -> None:
         torch.testing.assert_close(of_weights, kjt.weights().grad, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_any_torch_optimizer_trains_tables_without_fused_params() -> None:
     ebc = EmbeddingBagCollection(TABLES)
     theirs = dense_weights(ebc)
@@ -122,6 +123,7 @@ def torch_optimizer(kind: EmbOptimType, parameters: list[Tensor]) -> torch.optim
     return torch.optim.Adagrad(parameters, lr=0.1, eps=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ADAGRAD])
 def test_the_backward_pass_updates_as_torch_does_on_dense_tables(kind: EmbOptimType) -> None:
     ebc = EmbeddingBagCollection(TABLES, fused_params=FusedParams(optimizer=kind, learning_rate=0.1))
@@ -139,6 +141,7 @@ def test_the_backward_pass_updates_as_torch_does_on_dense_tables(kind: EmbOptimT
         torch.testing.assert_close(parameter.detach(), theirs[name.split(".")[1]].detach(), rtol=0, atol=10 * TOLERANCE)
 
 
+@pytest.mark.slow
 def test_row_wise_adagrad_is_one_update_of_the_summed_gradient() -> None:
     ebc = EmbeddingBagCollection(TABLES, fused_params=FusedParams(learning_rate=0.1))
     theirs = dense_weights(ebc)

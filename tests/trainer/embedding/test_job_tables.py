@@ -154,6 +154,7 @@ def grads_of(step: int, mine: np.ndarray[Any, Any]) -> dict[str, Tensor]:
     return found | {"history": grads["history"][torch.from_numpy(places)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 1, 3])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_outputs_and_rows_are_those_of_flat_tables_to_the_bit(on_ranks: OnRanks, world_size: int, depth: int) -> None:

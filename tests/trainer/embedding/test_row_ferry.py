@@ -24,6 +24,7 @@ def tables(num_rows: int, generator: torch.Generator) -> dict[str, Tensor]:
     return {"weight": weights, "step": steps}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [1, 7, 1 << 20])
 def test_rows_that_come_and_leave_are_those_of_a_flat_table(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ett.trainer.embedding.row_ferry.STAGED_BYTES", room * 20)
@@ -50,6 +51,7 @@ def test_rows_that_come_and_leave_are_those_of_a_flat_table(room: int, monkeypat
     assert all(torch.equal(rows, flat[name]) for name, rows in below.items())
 
 
+@pytest.mark.slow
 def test_copies_are_as_large_as_the_last_exchanges_were() -> None:
     below = tables(100_000, torch.Generator().manual_seed(1))
     cache = RowsCache(below, 50_000, DEVICE, ferried=True)

@@ -164,6 +164,7 @@ def test_sums_that_are_exact_are_equal_under_every_plan(on_ranks: Run, world_siz
     assert torch.equal(ours[STEPS + 2], tables[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("plan", ["row_wise", "row_wise_hash", "data_parallel", "mixed"])

@@ -15,6 +15,7 @@ def jagged(bags: list[list[int]]) -> JaggedTensor:
     return JaggedTensor.from_dense([torch.tensor(bag, dtype=torch.int64) for bag in bags])
 
 
+@pytest.mark.slow
 @given(bags=BAGS)
 def test_to_dense_undoes_from_dense(bags: list[list[int]]) -> None:
     assert [bag.tolist() for bag in jagged(bags).to_dense()] == bags

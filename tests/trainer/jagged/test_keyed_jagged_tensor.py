@@ -14,6 +14,7 @@ def int64(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int64)
 
 
+@pytest.mark.slow
 @given(batch=batches())
 def test_it_holds_what_it_was_made_from(batch: Batch) -> None:
     kjt = batch.kjt()
@@ -56,6 +57,7 @@ def test_select_examples_is_indexing_of_every_key(batch: Batch, data: st.DataObj
     assert selected.stride() == len(chosen)
 
 
+@pytest.mark.slow
 @given(batch=batches())
 def test_joining_the_features_of_to_dict_gives_the_batch(batch: Batch) -> None:
     joined = KeyedJaggedTensor.from_jt_dict(batch.kjt().to_dict())

@@ -57,6 +57,7 @@ def table(dim: int, device: torch.device) -> Tensor:
 BATCHES = [([0, 3, 0, 0, 1], 4), ([2] * 9, 24), ([5, 0, 3 * CHUNK + 1, 1], 64), ([CHUNK, CHUNK + 1], 3), ([0, 0], 8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(("lengths", "dim"), BATCHES)
 def test_pooling_adds_in_the_order_of_positions_to_the_bit(
@@ -137,6 +138,7 @@ def test_a_wrong_batch_updates_no_row(optimizer: RowOptimizer, device: torch.dev
     assert not torch.equal(rows, table(16, device))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 7, 600])
 @pytest.mark.parametrize("num_rows", [100, 2**40])
 def test_ids_are_located_and_wrong_ones_counted(batch_size: int, num_rows: int, device: torch.device) -> None:
@@ -230,6 +232,7 @@ def test_initial_rows_are_those_of_the_host_to_the_bit(dim: int, middle: float, 
     assert torch.equal(out.cpu(), torch.from_numpy(init.rows(np.arange(2**40, 2**40 + NUM_ROWS))))
 
 
+@pytest.mark.slow
 @given(slots=st.lists(st.integers(0, 6), max_size=3 * CHUNK), dtype=st.sampled_from([torch.int32, torch.int64]))
 @settings(max_examples=60)
 def test_segments_are_the_positions_of_each_row_in_order(slots: list[int], dtype: torch.dtype) -> None:

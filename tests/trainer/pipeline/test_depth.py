@@ -197,6 +197,7 @@ def test_no_bit_depends_on_the_depth_over_the_smallest_cache(
         assert on_ranks(2, lambda c, depth=depth: body(c, depth)) == in_memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_ranks_that_end_early_wait_for_nobody(on_ranks: OnRanks, depth: int) -> None:
     assert on_ranks(3, lambda c: trained(c, depth, last_step=5)) == on_ranks(3, lambda c: trained(c, 0, last_step=5))
@@ -216,6 +217,7 @@ def test_a_batch_that_cannot_be_read_is_an_error_at_its_turn(on_ranks: OnRanks) 
     assert on_ranks(1, body) == [6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 1, 4])
 def test_every_stage_began_after_what_the_graph_names(on_ranks: OnRanks, depth: int, tmp_path: Any) -> None:
     def body(collectives: Any) -> StageClock:
@@ -325,6 +327,7 @@ def whole_rows(step: TrainingStep, shard: EmbeddingShard) -> dict[str, Any]:
         return vars_of(copy_of_rows(shard))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [{}, {"max_rows": 12, "when_full": "lru"}])
 @pytest.mark.parametrize("depth", [0, 1, 4])
 def test_rows_are_guarded_before_they_change(on_ranks: OnRanks, depth: int, rules: dict[str, Any]) -> None:

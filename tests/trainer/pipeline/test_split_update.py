@@ -83,7 +83,7 @@ def test_a_save_waits_for_the_whole_step(tables: JobTables, monkeypatch: pytest.
     monkeypatch.setattr(RowsGate, "close", seen)
     with ThreadPoolExecutor(1) as pool:
         saved = pool.submit(save)
-        assert has_come.wait(60)
+        assert has_come.wait(300)
         update_others()
     assert saved.result() == list(range(10))
 

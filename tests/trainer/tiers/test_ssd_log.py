@@ -39,6 +39,7 @@ def rows_in(log: SsdLog, ids: Ids = IDS) -> Bytes:
     return out
 
 
+@pytest.mark.slow
 def test_overwritten_rows_cost_at_most_as_much_space_as_live_ones(log: SsdLog) -> None:
     rng = np.random.default_rng(1)
     newest = dict.fromkeys(IDS.tolist(), 0)

@@ -44,7 +44,7 @@ def cached(below: OpenStore, capacity: int) -> OpenStore:
 
 
 def connect(
-    url: str, *, job: str = "j", rank: int = 0, world_size: int = 1, attempts: int = 2, timeout_s: float = 2.0
+    url: str, *, job: str = "j", rank: int = 0, world_size: int = 1, attempts: int = 2, timeout_s: float = 60.0
 ) -> RedisConnection:
     server = RedisServer(url=url, timeout_s=timeout_s, attempts=attempts)
     return RedisConnection(server, RedisSpace(job=job, rank=rank, world_size=world_size))
