@@ -13,15 +13,19 @@ from unittest.mock import patch
 from ett.checkpoint.bench.faults.family import Cell
 from ett.checkpoint.bench.faults.fault_proxy import Fault, FaultProxy, Request
 from ett.checkpoint.bench.faults.faulty_store import Killed
+from ett.checkpoint.bench.faults.plain_bucket import PlainBucket
 from ett.checkpoint.bench.faults.s3_requests import Death, MortalClient, Steps
 from ett.checkpoint.bench.faults.verdict import Expected, Verdict, not_injected, restored_verdict
 from ett.checkpoint.bench.faults.worlds import World
 from ett.checkpoint.bench.seaweed import s3_options, seaweed
+from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.s3_client import RetryPolicy, S3Client
 from ett.checkpoint.s3_store import S3Store
+from ett.checkpoint.store import Store
 from ett.errors import EttError
 
 BUCKET = "faults"
+OVER_S3 = 0.2  # share of the restores that read the bucket; the others read a copy of it, in a fifth of the time
 AHEAD = 5  # steps from what a newer life found to what it saves
 PATIENCE = RetryPolicy(attempts=5, first_wait_s=0.002, longest_wait_s=0.01, connect_s=10, answer_s=30)
 DEATHS: tuple[Death, ...] = ("killed before", "killed after")
@@ -55,6 +59,7 @@ class Bucket:
     direct: S3Client
     proxied: S3Client
     proxy: FaultProxy
+    plain: PlainBucket
 
     def store(self, prefix: str, client: S3Client) -> S3Store:
         store = S3Store(f"s3://{BUCKET}/{prefix}", policy=PATIENCE)
@@ -63,11 +68,8 @@ class Bucket:
 
     def filled(self, prefix: str, world: World) -> S3Store:
         """Put a world below a prefix and return its store."""
-        store = self.store(prefix, self.direct)
-        for path in world.folder.rglob("*"):
-            if path.is_file():
-                store.create(str(path.relative_to(world.folder)), path.read_bytes())
-        return store
+        self.plain.fill(prefix, world.folder)
+        return self.store(prefix, self.direct)
 
 
 @contextmanager
@@ -77,9 +79,11 @@ def bucket(folder: Path) -> Iterator[Bucket]:
         proxy = FaultProxy(int(url.rpartition(":")[2]))
         direct, proxied = (S3Client(BUCKET, PATIENCE, s3_options(where)) for where in (url, proxy.url))
         direct.run(lambda: direct.request("create_bucket"))
+        plain = PlainBucket(url, BUCKET)
         try:
-            yield Bucket(url, direct, proxied, proxy)
+            yield Bucket(url, direct, proxied, proxy, plain)
         finally:
+            plain.close()
             proxy.close()
 
 
@@ -103,19 +107,20 @@ class S3Faults:
 
     def inject(self, cell: Cell, chance: random.Random, scratch: Path) -> Verdict:
         with patch.object(asyncio, "sleep", _no_sleep):  # s3fs waits a tenth of a second after each 503
-            return self._inject(cell, chance)
+            return self._inject(cell, chance, scratch / "copy")
 
-    def _inject(self, cell: Cell, chance: random.Random) -> Verdict:
+    def _inject(self, cell: Cell, chance: random.Random, copy: Path) -> Verdict:
         prefix = f"{chance.getrandbits(64):016x}"
+        copy_to = None if chance.random() < OVER_S3 else copy
         self._bucket.filled(prefix, self._world)
         self._bucket.proxy.forget()
         if cell.kind in DEATHS:
-            return self._killed(cell, prefix)
+            return self._killed(cell, prefix, copy_to)
         if cell.kind == LATE:
-            return self._late(cell, chance, prefix)
-        return self._disturbed(cell, prefix)
+            return self._late(cell, chance, prefix, copy_to)
+        return self._disturbed(cell, prefix, copy_to)
 
-    def _killed(self, cell: Cell, prefix: str) -> Verdict:
+    def _killed(self, cell: Cell, prefix: str, copy_to: Path | None) -> Verdict:
         is_start = cell.point.startswith("0")
         steps = Steps(f"{prefix}/", "0" if is_start else "1")
         struck: list[str] = []
@@ -130,9 +135,9 @@ class S3Faults:
             self._act(self._bucket.store(prefix, MortalClient(self._bucket.direct, strikes)), is_start=is_start)
         if not struck:
             return not_injected()
-        return self._restored(prefix, is_start=is_start, is_done=False)
+        return self._restored(prefix, copy_to, is_start=is_start, is_done=False)
 
-    def _late(self, cell: Cell, chance: random.Random, prefix: str) -> Verdict:
+    def _late(self, cell: Cell, chance: random.Random, prefix: str, copy_to: Path | None) -> Verdict:
         """A request lies in the network while its process dies and a newer life starts and saves; then it arrives."""
         proxy, steps = self._bucket.proxy, Steps(f"{prefix}/", "1")
         held: list[Request] = []
@@ -159,10 +164,10 @@ class S3Faults:
             newer.train_to(newer.step + AHEAD)
             newer.save()
         proxy.release()
-        store = self._bucket.store(prefix, self._bucket.direct)
+        store = self._left(prefix, copy_to)
         return restored_verdict(self._world.oracle, store, Expected(last=newer.step, previous=None))
 
-    def _disturbed(self, cell: Cell, prefix: str) -> Verdict:
+    def _disturbed(self, cell: Cell, prefix: str, copy_to: Path | None) -> Verdict:
         is_start = cell.point == "a start"
         steps, hit = Steps(f"{prefix}/", "0" if is_start else "1"), list[str]()
         kind: Fault = next(kind for kind in NETWORK if kind == cell.kind)
@@ -181,7 +186,7 @@ class S3Faults:
         except EttError:
             is_done = False
         self._bucket.proxy.release()
-        verdict = self._restored(prefix, is_start=is_start, is_done=is_done)
+        verdict = self._restored(prefix, copy_to, is_start=is_start, is_done=is_done)
         return replace(verdict, points=tuple(hit)) if hit else not_injected()
 
     def _act(self, store: S3Store, *, is_start: bool) -> None:
@@ -192,10 +197,16 @@ class S3Faults:
         job.train_to(self._world.last + 1)
         job.save()
 
-    def _restored(self, prefix: str, *, is_start: bool, is_done: bool) -> Verdict:
+    def _left(self, prefix: str, copy_to: Path | None) -> Store:
+        """Return what the bucket holds: itself, or a copy in a new folder."""
+        if copy_to is None:
+            return self._bucket.store(prefix, self._bucket.direct)
+        return LocalStore(self._bucket.plain.copy(prefix, copy_to))
+
+    def _restored(self, prefix: str, copy_to: Path | None, *, is_start: bool, is_done: bool) -> Verdict:
         last, previous = self._world.last + (not is_start), self._world.last
         expected = Expected(last=last, previous=None if is_done or is_start else previous)
-        return restored_verdict(self._world.oracle, self._bucket.store(prefix, self._bucket.direct), expected)
+        return restored_verdict(self._world.oracle, self._left(prefix, copy_to), expected)
 
     def _points_of(self, first: str) -> list[str]:
         """Return the points of a save or a start, sorted: its threads do not always send in the same order."""
