@@ -90,8 +90,9 @@ class Checkpointer:
         opened, present = store or open_store(config.uri or _job_uri(record)), ranks or current_ranks()
         is_tracked = config.background or not isinstance(policy, Full)
         self._state = TrainingState(model, optimizer, loader, extra, is_tracked=is_tracked, is_copy=present.rank > 0)
-        bits = int(config.quantise or 0)
-        self._place = SavePlace(store=opened, ranks=present, run=record, clock=clock or SystemClock(), weight_bits=bits)
+        self._place = SavePlace(
+            store=opened, ranks=present, run=record, clock=clock or SystemClock(), weight_bits=config.quantise
+        )
         self._reading = self._place  # where a restore looks
         self._tier: BufferedTier | None = None
         buffer = _buffer_folder(config, opened, record)

@@ -27,8 +27,8 @@ class CheckpointConfig:
     # Write while training goes on (docs/checkpoint_capture.md): rows that change before they are written are kept.
     background: bool = False
     staging_bytes: int = 512 << 20  # of each rank, for those rows; where it is full training waits (counts as stall)
-    # Lossy: float32 weights of tables in so many bits an element, optimizer states as they are; "" loses nothing.
-    quantise: Literal["", "8", "4"] = ""
+    # Lossy: float32 weights of tables in so many bits an element, optimizer states as they are; 0 loses nothing.
+    quantise: Literal[0, 4, 8] = 0
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
     allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder
     stall_budget_s: float = 2.0  # a save that holds training longer is logged and counted as over budget
@@ -42,8 +42,8 @@ class CheckpointConfig:
                 f"checkpoint.staging_bytes is {self.staging_bytes}",
                 expected=f"at least {SMALLEST_STAGING}: some rows of each table",
             )
-        if self.quantise not in ("", "8", "4"):
-            raise ConfigError(f"checkpoint.quantise is {self.quantise!r}", expected='"" (exact), "8" or "4" (bits)')
+        if self.quantise not in (0, 4, 8):
+            raise ConfigError(f"checkpoint.quantise is {self.quantise!r}", expected="8 or 4 (bits), or 0 (exact)")
         if self.buffer_bytes < 1:
             raise ConfigError(f"checkpoint.buffer_bytes is {self.buffer_bytes}", expected="at least 1")
         if not self.buffer_wait_s > 0:

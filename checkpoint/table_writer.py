@@ -215,7 +215,7 @@ class _SegmentInPieces:
             raise CorruptState(
                 f"table {self._spec.name}: the weights of id {ids[unfit]} are not all finite",
                 expected="finite numbers: they are to be quantised",
-                do='find out where they come from; checkpoint.quantise = "" saves them as they are',
+                do="find out where they come from; checkpoint.quantise = 0 saves them as they are",
             )
         stored = quantise(weights, self._bits)
         weights[:] = restored(stored, self._spec.groups[0].width, self._bits)
