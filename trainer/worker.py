@@ -132,7 +132,11 @@ def _train_and_score(run: Run, job_dir: Path, recipe: JobRecipe, places: Places)
         lines=lines,
         score=lambda: held_out_score(config.eval, model, reader, collectives, lambda: run.stop_requested),
     )
-    end = loop.run_from(start)
+    try:
+        end = loop.run_from(start)
+    except EttError:
+        checkpointer.has_settled()  # its thread uses a process group that will be gone
+        raise
     if config.train.trace_batches:
         write_trace(batches.clock, job_dir / TRACE.format(rank=collectives.rank))
     if not end.stopped:

@@ -73,20 +73,58 @@ def test_a_killed_and_restored_job_ends_with_the_bits_of_an_uninterrupted_one(
     assert Ended(job).facts == whole.facts
 
 
-def test_a_job_that_saves_what_changed_ends_with_the_bits_of_one_that_saves_all(
-    job: LaunchedJob, uninterrupted: Callable[[int], Ended]
-) -> None:
-    whole = uninterrupted(2)
-    flags = ("--nproc", "2", "--set", "checkpoint.policy=adaptive", "--set", "checkpoint.interval=2 steps")
-    assert job.run(*flags, *kills(random.Random(8), 2, whole.last_step), RECIPE) == 0, job.err
-    assert [end["reason"] for end in job.ends()] == ["failed", "failed", "completed"]
+BACKGROUND = ("--set", "checkpoint.background=true")
+
+
+def digests(job: LaunchedJob) -> dict[str, Any]:
+    """Return rows and digest of each table as a restore would have them, where the newest commit has a chain."""
     shown = [sys.executable, "-m", "ett", "checkpoint", "show", str(job.job_dir / "checkpoints"), "--digest", "--json"]
     facts = json.loads(subprocess.run(shown, check=True, capture_output=True).stdout)["data"]
     assert len({file["seq"] for file in facts["chain"]}) > 1
-    found = {table["name"]: {"rows": table["rows"], "digest": table["digest"]} for table in facts["tables"]}
-    assert found == whole.facts["tables"]
+    return {table["name"]: {"rows": table["rows"], "digest": table["digest"]} for table in facts["tables"]}
+
+
+@pytest.mark.parametrize("background", [(), BACKGROUND], ids=["waiting", "background"])
+def test_a_job_that_saves_what_changed_ends_with_the_bits_of_one_that_saves_all(
+    job: LaunchedJob, uninterrupted: Callable[[int], Ended], background: tuple[str, ...]
+) -> None:
+    whole = uninterrupted(2)
+    flags = ("--nproc", "2", "--set", "checkpoint.policy=adaptive", "--set", "checkpoint.interval=2 steps")
+    assert job.run(*flags, *background, *kills(random.Random(8), 2, whole.last_step), RECIPE) == 0, job.err
+    assert [end["reason"] for end in job.ends()] == ["failed", "failed", "completed"]
+    assert digests(job) == whole.facts["tables"]
     assert Ended(job).losses == whole.losses
     assert Ended(job).facts["auc"] == whole.facts["auc"]
+
+
+@pytest.mark.parametrize("point", ["ckpt_after_shard_write", "ckpt_before_commit"])
+def test_a_rank_that_dies_within_a_save_beside_training_loses_nothing(
+    job: LaunchedJob, uninterrupted: Callable[[int], Ended], point: str
+) -> None:
+    whole = uninterrupted(2)
+    fault = ("--chaos", f"kill:rank=1,step={3 * INTERVAL},point={point}")
+    assert job.run("--nproc", "2", *BACKGROUND, *fault, RECIPE) == 0, job.err
+    assert [end["reason"] for end in job.ends()] == ["failed", "completed"]
+    assert job.records("restore")[-1].data["step"] in (2 * INTERVAL, 3 * INTERVAL)
+    assert Ended(job).losses == whole.losses
+    assert Ended(job).facts == whole.facts
+
+
+def test_a_job_that_is_stopped_ends_with_its_save_beside_training(
+    job: LaunchedJob, uninterrupted: Callable[[int], Ended]
+) -> None:
+    flags = ("--nproc", "2", *BACKGROUND, "--set", "checkpoint.interval=1 steps")
+    supervisor = job.start(*flags, RECIPE)
+    wait_until(lambda: job.records("ckpt_commit"), 60, "a first commit")
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(timeout=60) == 143
+    last_steps = {r.rank: r.data["step"] for r in job.records("step")}
+    commits = [r.data["step"] for r in job.records("ckpt_commit")]
+    assert last_steps[0] == last_steps[1] == commits[-1]
+    assert commits == list(range(1, commits[-1] + 1))
+    assert job.run(*flags, RECIPE) == 0, job.err
+    assert Ended(job).losses == uninterrupted(2).losses
+    assert Ended(job).facts == uninterrupted(2).facts
 
 
 @pytest.mark.parametrize(
@@ -135,11 +173,12 @@ def test_two_ranks_have_the_same_bits_whatever_sums_their_dense_gradients(
     assert Ended(job).facts == uninterrupted(2).facts
 
 
+@pytest.mark.parametrize("background", [(), BACKGROUND], ids=["waiting", "background"])
 def test_ranks_that_outlive_another_one_end_with_the_same_bits(
-    job: LaunchedJob, uninterrupted: Callable[[int], Ended]
+    job: LaunchedJob, uninterrupted: Callable[[int], Ended], background: tuple[str, ...]
 ) -> None:
     flags = ("--nproc", "2", "--restart", "inprocess", "--chaos", "kill:rank=1,step=14")
-    assert job.run(*flags, RECIPE) == 0, job.err
+    assert job.run(*flags, *background, RECIPE) == 0, job.err
     assert [end["reason"] for end in job.ends()] == ["completed"]
     assert {(r.rank, r.pid) for r in job.records("step") if r.rank == 0 and r.gen == 1} == {
         (0, JobFolder(job.job_dir).read_workers(1)[0].pid)
