@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from gate import Gate
 from launched_job import PROGRAMS, LaunchedJob
-from wait import LONGEST_S
+from wait import LONGEST_S, wait_until
 
 from ett.job_folder import JobFolder
 from ett.trainer.loss_log import read_losses
@@ -115,9 +115,9 @@ def test_a_job_that_is_stopped_ends_with_its_save_beside_training(
 ) -> None:
     flags = ("--nproc", "2", *BACKGROUND, "--set", "checkpoint.interval=1 steps")
     supervisor = job.start(*flags, RECIPE)
-    wait_until(lambda: job.records("ckpt_commit"), 60, "a first commit")
+    wait_until(lambda: job.records("ckpt_commit"), LONGEST_S, "a first commit")
     supervisor.send_signal(signal.SIGTERM)
-    assert supervisor.wait(timeout=60) == 143
+    assert supervisor.wait(timeout=LONGEST_S) == 143
     last_steps = {r.rank: r.data["step"] for r in job.records("step")}
     commits = [r.data["step"] for r in job.records("ckpt_commit")]
     assert last_steps[0] == last_steps[1] == commits[-1]
