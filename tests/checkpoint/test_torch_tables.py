@@ -343,3 +343,47 @@ def test_a_half_precision_table_with_odd_columns_comes_back(tmp_path: Path) -> N
     train(job, 2, 249_999)
     assert rows_written(job.save(), "embedding") == {"cold": 2}
     assert Job(tmp_path, optim.Adagrad, model=model()).restore().values() == job.values()
+
+
+def torchrec_model(kind: str) -> nn.Module:
+    pytest.importorskip("torchrec", reason="torchrec is not installed")
+    from torchrec.modules import embedding_configs, embedding_modules
+
+    torch.manual_seed(1)
+    if kind == "bags":
+        bag = embedding_configs.EmbeddingBagConfig(
+            num_embeddings=NUM_ROWS, embedding_dim=32, name="item", feature_names=["item", "history"]
+        )
+        made: nn.Module = embedding_modules.EmbeddingBagCollection(tables=[bag])
+    else:
+        rows = embedding_configs.EmbeddingConfig(
+            num_embeddings=NUM_ROWS, embedding_dim=32, name="item", feature_names=["item"]
+        )
+        made = embedding_modules.EmbeddingCollection(tables=[rows])
+    return made
+
+
+def train_torchrec(job: Job, *ids: int) -> None:
+    from torchrec import KeyedJaggedTensor
+
+    keys = ["item", "history"] if "embedding_bags.item.weight" in job.model.state_dict() else ["item"]
+    values = torch.tensor(ids * len(keys))
+    job.optimizer.zero_grad()
+    out = job.model.forward(KeyedJaggedTensor(keys, values, lengths=torch.ones_like(values)))
+    sum(part.values().square().sum() for part in (out.values() if isinstance(out, dict) else [out])).backward()
+    job.optimizer.step()
+
+
+@pytest.mark.slow  # torchrec takes ten seconds to import
+@pytest.mark.parametrize(("kind", "table"), [("bags", "embedding_bags.item"), ("rows", "embeddings.item")])
+def test_torchrec_collections_are_tables(tmp_path: Path, kind: str, table: str) -> None:
+    job = Job(tmp_path, optim.Adagrad, model=torchrec_model(kind)).restore()
+    train_torchrec(job, 1, 2)
+    job.save()
+    train_torchrec(job, 2, 5, NUM_ROWS - 1)
+    assert rows_written(job.save(), table) == {"cold": 3}
+    other = Job(tmp_path, optim.Adagrad, model=torchrec_model(kind)).restore()
+    assert other.values() == job.values()
+    for one in (job, other):
+        train_torchrec(one, 5, 6)
+    assert other.values() == job.values()

@@ -1,0 +1,38 @@
+"""Embeddings of a DistributedDataParallel program as tables, over real ranks: one saves them, all restore them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+RANK = Path(__file__).parent / "ranks" / "replicated_tables.py"
+
+
+def run_world(folder: Path, world_size: int, last: int, kind: str) -> list[str]:
+    """Run a world from its newest checkpoint to a step; return what each rank printed."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [str(world_size), str(folder.parent / f"store-{folder.name}-{last}"), str(folder), str(last), kind]
+    ranks = [
+        subprocess.Popen([sys.executable, str(RANK), str(rank), *words], stdout=subprocess.PIPE, text=True, env=environ)
+        for rank in range(world_size)
+    ]
+    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * world_size
+    return outputs
+
+
+@pytest.mark.parametrize("kind", ["SparseAdam", "Adagrad"])
+def test_an_interrupted_program_ends_as_one_that_was_not(tmp_path: Path, kind: str) -> None:
+    whole = run_world(tmp_path / "whole", 2, 7, kind)
+    run_world(tmp_path / "parts", 2, 5, kind)  # the fifth step is lost
+    parts = run_world(tmp_path / "parts", 2, 7, kind)
+    assert whole[0].startswith("0 ") and parts[0].startswith("4 ")
+    assert [line.split()[-1] for line in whole] == [line.split()[-1] for line in parts]
+    assert parts[0] == parts[1]
+    assert "{0}" in parts[0], "another rank than the first has written rows"
+    assert "{'cold': 8192}" not in parts[0], "all rows were written"
