@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
+from torch.optim import Optimizer
 
 import ett
 from ett.checkpoint.background_save import BackgroundSave
@@ -66,7 +67,8 @@ class Checkpointer:
 
     Tables are the modules of `model` with the TableShard protocol, and where the policy writes parts of tables, large
     embeddings of torch (torch_tables.py); all else of the model, `optimizer` and `extra` are dense and the same on
-    every rank; `loader` gives the position in the data. All calls are collective.
+    every rank; `loader` gives the position in the data. `optimizer` may be a list of torch's, such as SparseAdam and
+    Adam. All calls are collective.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Checkpointer:
         config: CheckpointConfig,
         *,
         model: nn.Module,
-        optimizer: Stateful | None = None,
+        optimizer: Stateful | Sequence[Optimizer] | None = None,
         loader: Stateful | None = None,
         extra: Stateful | None = None,
         run: RunRecord | None = None,

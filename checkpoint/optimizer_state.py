@@ -12,19 +12,32 @@ from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.state_tree import encode_state
 from ett.errors import RestoreFailed
 
+DensePart = Callable[[dict[str, Any]], dict[str, Any]]
 
-def optimizer_tree(
-    optimizer: Any,
-    model: nn.Module,
-    tensors: dict[str, Tensor],
-    dense_part: Callable[[dict[str, Any]], dict[str, Any]],
-) -> Json:
-    """Return the state of an optimizer as a tree; None for none. Anything with a state_dict is taken as it is.
+
+def optimizers_of(optimizer: Any) -> list[Any]:
+    """Return the optimizers of a program that has none, one or a list of them."""
+    if optimizer is None:
+        return []
+    return list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+
+
+def optimizer_tree(optimizer: Any, model: nn.Module, tensors: dict[str, Tensor], dense_part: DensePart) -> Json:
+    """Return the state of an optimizer as a tree, of several as a list; None for none.
+
+    Anything with a state_dict is taken as it is.
 
     Args: dense_part: returns what is dense of the states that an optimizer has by the names of parameters.
     """
     if optimizer is None:
         return None
+    if isinstance(optimizer, list | tuple):
+        return [_tree(one, model, tensors, (f"optimizer.{n}", dense_part)) for n, one in enumerate(optimizer)]
+    return _tree(optimizer, model, tensors, ("optimizer", dense_part))
+
+
+def _tree(optimizer: Any, model: nn.Module, tensors: dict[str, Tensor], where: tuple[str, DensePart]) -> Json:
+    path, dense_part = where
     state = optimizer.state_dict()
     if isinstance(optimizer, Optimizer):
         names = _parameter_names(optimizer, model)
@@ -33,11 +46,29 @@ def optimizer_tree(
             "state": dense_part({names[index]: entry for index, entry in state["state"].items()}),
             "param_groups": [_renamed(group, dict(enumerate(names))) for group in state["param_groups"]],
         }
-    return encode_state(state, "optimizer", tensors)
+    return encode_state(state, path, tensors)
 
 
-def load_optimizer_tree(optimizer: Any, model: nn.Module, saved: dict[str, Any]) -> None:
-    """Set an optimizer to a decoded tree, bit for bit. Raises: RestoreFailed: other parameters or groups."""
+def load_optimizer_tree(optimizer: Any, model: nn.Module, saved: Any) -> None:
+    """Set an optimizer, or several, to a decoded tree, bit for bit.
+
+    Raises: RestoreFailed: other parameters or groups, or another number of optimizers.
+    """
+    ours, theirs = optimizers_of(optimizer), optimizers_of(saved)
+    if len(ours) != len(theirs) or isinstance(saved, list) != isinstance(optimizer, list | tuple):
+        raise RestoreFailed(
+            f"the checkpoint has {_number(saved)}, the program {_number(optimizer)}",
+            do="restore with the recipe that saved it",
+        )
+    for one, tree in zip(ours, theirs, strict=True):
+        _load(one, model, tree)
+
+
+def _number(optimizer: Any) -> str:
+    return f"a list of {len(optimizer)} optimizers" if isinstance(optimizer, list | tuple) else "one optimizer"
+
+
+def _load(optimizer: Any, model: nn.Module, saved: dict[str, Any]) -> None:
     if not isinstance(optimizer, Optimizer):
         optimizer.load_state_dict(saved)
         return

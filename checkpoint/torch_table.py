@@ -36,7 +36,7 @@ class TorchTable:
     def __init__(self, name: str, module: Embeddings, optimizer: Optimizer | None, *, is_copy: bool) -> None:
         """Args: name: the module's in the model. optimizer: whose state by rows goes with the weight."""
         self.name, self.is_copy = name, is_copy
-        self.module, self._optimizer = module, optimizer
+        self.module, self.optimizer = module, optimizer
         self.lock = TableLock()
         self.tracked_by: RowChanges = NOBODY_TRACKS
         self._imported: dict[str, Tensor] = {}
@@ -51,7 +51,7 @@ class TorchTable:
 
     def state_rows(self) -> dict[str, Tensor]:
         """Return the live optimizer states that have a row for each of the weight's, by name: [N, ...]."""
-        entry = {} if self._optimizer is None else self._optimizer.state.get(self.weight, {})
+        entry = {} if self.optimizer is None else self.optimizer.state.get(self.weight, {})
         return {name: entry[name] for name in sorted(entry, key=str) if self._has_rows(name, entry[name])}
 
     def settle(self) -> None:

@@ -14,7 +14,7 @@ and the rest as dense; so a job may change its policy.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ class TorchTables:
     """The embeddings of a model that can be tables, and those that are at present."""
 
     def __init__(
-        self, model: nn.Module, optimizer: object, *, taken: Set[str], is_tracked: bool, is_copy: bool
+        self, model: nn.Module, optimizers: Sequence[object], *, taken: Set[str], is_tracked: bool, is_copy: bool
     ) -> None:
         """Find them.
 
@@ -41,13 +41,12 @@ class TorchTables:
             is_tracked: whether the policy writes a part of a table.
             is_copy: whether another rank saves them.
         """
-        torch_optimizer = optimizer if isinstance(optimizer, Optimizer) else None
+        modules = {name: module for name, module in _modules(model).items() if name not in taken}
         self._all = {
-            name: TorchTable(name, module, torch_optimizer, is_copy=is_copy)
-            for name, module in _modules(model).items()
-            if name not in taken
+            name: TorchTable(name, module, _only_holder(optimizers, module.weight), is_copy=is_copy)
+            for name, module in modules.items()
         }
-        self._saved = _worth_it(model, self._all, torch_optimizer) if is_tracked else []
+        self._saved = [name for name, table in self._all.items() if _is_worth_it(model, table)] if is_tracked else []
         self._weight_names = {name: _weight_name(model, name) for name in self._all}
         self.present: dict[str, TorchTable] = {}
         self.settle()
@@ -80,19 +79,20 @@ class TorchTables:
         """
         found = dict(optimizer_state)
         for name, table in self.present.items():
-            weight_name = self._weight_names[name]
-            if weight_name in found:
-                empty = {state: rows.detach()[:0] for state, rows in table.state_rows().items()}
-                found[weight_name] = {**found[weight_name], **empty}
+            entry = found.get(self._weight_names[name], {})
+            empty = {state: rows.detach()[:0] for state, rows in table.state_rows().items() if entry.get(state) is rows}
+            if empty:
+                found[self._weight_names[name]] = {**entry, **empty}
         return found
 
-    def put_rows(self, optimizer_state: dict[str, Any]) -> None:
-        """Put the states that were imported in the places that `without_rows` has made."""
+    def put_rows(self, optimizers: Sequence[dict[str, Any]]) -> None:
+        """Put the states that were imported into decoded trees of optimizers, where `without_rows` has made room."""
         for name, table in self.present.items():
-            entry = optimizer_state.get(self._weight_names[name])
-            for state, rows in table.take_imported().items():
-                assert entry is not None, f"table {name} has state {state}, and the optimizer no entry for it"
-                entry[state] = rows.view(len(rows), *entry[state].shape[1:])
+            imported = table.take_imported()
+            if imported:
+                states = (tree["state"].get(self._weight_names[name], {}) for tree in optimizers if "state" in tree)
+                (entry,) = [entry for entry in states if entry.keys() >= imported.keys()]
+                entry |= {state: rows.view(len(rows), *entry[state].shape[1:]) for state, rows in imported.items()}
 
 
 def _modules(model: nn.Module) -> dict[str, Embeddings]:
@@ -119,17 +119,25 @@ def _weight_name(model: nn.Module, table: str) -> str:
     return "weight" if isinstance(model, nn.Embedding | nn.EmbeddingBag) else f"{table}.weight"
 
 
-def _worth_it(model: nn.Module, tables: dict[str, TorchTable], optimizer: Optimizer | None) -> list[str]:
-    trained = {id(p) for group in optimizer.param_groups for p in group["params"]} if optimizer is not None else set()
-    return [
-        name
-        for name, table in tables.items()
-        if table.weight.requires_grad
-        and id(table.weight) in trained
+def _only_holder(optimizers: Sequence[object], weight: Tensor) -> Optimizer | None:
+    """Return the optimizer of torch that has a weight; None where none or several have it."""
+    found = [
+        optimizer
+        for optimizer in optimizers
+        if isinstance(optimizer, Optimizer)
+        and any(parameter is weight for group in optimizer.param_groups for parameter in group["params"])
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_worth_it(model: nn.Module, table: TorchTable) -> bool:
+    return (
+        table.weight.requires_grad
+        and table.optimizer is not None
         and table.module.max_norm is None
         and table.weight.nbytes >= SMALLEST_TABLE_BYTES
         and not _is_shared(model, table.weight)
-    ]
+    )
 
 
 def _is_shared(model: nn.Module, weight: Tensor) -> bool:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ett.checkpoint.dense_reader import Like
 from ett.checkpoint.digest import ColumnGroup
 from ett.checkpoint.dtypes import ITEM_BYTES
-from ett.checkpoint.optimizer_state import load_optimizer_tree, optimizer_tree
+from ett.checkpoint.optimizer_state import load_optimizer_tree, optimizer_tree, optimizers_of
 from ett.checkpoint.sharded_tensor import copy_whole, has_a_box, is_sharded, whole
 from ett.checkpoint.state_tree import decode_state, encode_state
 from ett.checkpoint.table import TableRows, TableShard
@@ -22,6 +25,7 @@ from ett.checkpoint.tensor_bytes import bytes_tensor
 from ett.checkpoint.torch_tables import TorchTables
 from ett.errors import ConfigError, RestoreFailed
 
+_STATE_OF = re.compile(r"optimizer(?:\.\d+)?\.state\.(.+)\.[^.]+")  # a parameter; one state of it
 _EXTRA_STATE = "_extra_state"
 
 
@@ -37,7 +41,7 @@ class TrainingState:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Stateful | None = None,
+        optimizer: Stateful | Sequence[Optimizer] | None = None,
         loader: Stateful | None = None,
         extra: Stateful | None = None,
         *,
@@ -51,7 +55,7 @@ class TrainingState:
         self._optimizer, self._loader, self._extra = optimizer, loader, extra
         self._own_shards, self._shard_prefixes = _find_shards(self._model)
         self._torch_tables = TorchTables(
-            self._model, optimizer, taken=self._own_shards.keys(), is_tracked=is_tracked, is_copy=is_copy
+            self._model, optimizers_of(optimizer), taken=self._own_shards.keys(), is_tracked=is_tracked, is_copy=is_copy
         )
         self.settle()
 
@@ -132,10 +136,11 @@ class TrainingState:
             return lambda name, shape: None
         live, _ = self._dense()
         # The state of an optimizer that has not stepped is not there yet; it is laid out as its parameters are.
-        parameters = {f"optimizer.state.{name}": value for name, value in self._model.named_parameters()}
+        parameters = dict(self._model.named_parameters())
 
         def like(name: str, shape: tuple[int, ...]) -> Tensor | None:
-            found = live[name] if name in live else parameters.get(name.rpartition(".")[0])
+            of_state = _STATE_OF.fullmatch(name)
+            found = live.get(name, parameters.get(of_state[1]) if of_state else None)
             return found if has_a_box(found) and found is not None and tuple(found.shape) == shape else None
 
         return like
@@ -165,8 +170,7 @@ class TrainingState:
             ]
         )
         if self._optimizer is not None:
-            if self._torch_tables.present:  # of a torch optimizer; others may keep anything
-                self._torch_tables.put_rows(saved["optimizer"]["state"])
+            self._torch_tables.put_rows(optimizers_of(saved["optimizer"]))
             load_optimizer_tree(self._optimizer, self._model, saved["optimizer"])
         with torch.no_grad():
             for name, value in saved["model"].items():

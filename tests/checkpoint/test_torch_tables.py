@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoint_world import ThreadRanks, raise_first, run_ranks
+from checkpoint_world import Meeting, RecordingRun, ThreadRanks, raise_first, run_ranks
 from test_failed_save import break_store, mend_store
 from torch import nn, optim
 from torch_world import NUM_ROWS, Job, Make, Model, Values, batch, rows_written
 
+from ett.checkpoint import CheckpointConfig, Checkpointer
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.tensor_bytes import tensor_bytes
 from ett.checkpoint.verify import verify_commit
 from ett.errors import ConfigError, EttError, RestoreFailed
 
@@ -209,6 +211,86 @@ def test_two_checkpointers_are_both_told(tmp_path: Path) -> None:
     one.train(2)
     two.next_step = one.next_step
     assert rows_written(one.save(), "items") == rows_written(two.save(), "items") == {"cold": touched_rows(0, 2)}
+
+
+class Both:
+    """Several optimizers in one, as programs write it; a checkpoint cannot look into it."""
+
+    def __init__(self, *optimizers: optim.Optimizer) -> None:
+        self.optimizers = optimizers
+
+    def state_dict(self) -> dict[str, Any]:
+        return {f"part {n}": one.state_dict() for n, one in enumerate(self.optimizers)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for n, one in enumerate(self.optimizers):
+            one.load_state_dict(state[f"part {n}"])
+
+
+class Deep(nn.Module):
+    """A table with sparse gradients, and layers with dense ones: no optimizer of torch takes both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = Model(is_sparse=True).items
+        self.top = nn.Linear(32, 1)
+        with torch.no_grad():
+            self.top.weight.copy_(torch.linspace(-1, 1, 32))
+
+    def train_steps(self, optimizers: list[optim.Optimizer], steps: range) -> None:
+        for step in steps:
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            self.top(self.items(batch(step))).square().sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+
+
+class DeepJob:
+    def __init__(self, folder: Path, *, as_one: bool = False) -> None:
+        self.model = Deep()
+        self.optimizers = [
+            optim.SparseAdam(self.model.items.parameters(), lr=0.1),
+            optim.Adam(self.model.top.parameters(), lr=0.1),
+        ]
+        optimizer = Both(*self.optimizers) if as_one else self.optimizers
+        config = CheckpointConfig(uri=str(folder), policy="incremental")
+        ranks = ThreadRanks(0, 1, Meeting(1))
+        self.checkpointer = Checkpointer(config, model=self.model, optimizer=optimizer, run=RecordingRun(), ranks=ranks)
+
+    def values(self) -> list[bytes]:
+        found = list(self.model.state_dict().values())
+        for optimizer in self.optimizers:
+            for _, entry in sorted(optimizer.state_dict()["state"].items()):
+                found += [torch.as_tensor(entry[name]) for name in sorted(entry)]
+        return [tensor_bytes(value).tobytes() for value in found]
+
+
+@pytest.mark.parametrize("as_one", [False, True])
+def test_several_optimizers_come_back(tmp_path: Path, as_one: bool) -> None:
+    job = DeepJob(tmp_path, as_one=as_one)
+    job.checkpointer.restore()
+    for first in (0, 2):
+        job.model.train_steps(job.optimizers, range(first, first + 2))
+        commit = job.checkpointer.save(first + 2, 0)
+    if as_one:
+        assert not commit.tables
+    else:
+        assert rows_written(commit, "items") == {"cold": touched_rows(2, 4)}
+        assert [group.name for group in commit.tables[0].spec.groups] == ["weight", "state:exp_avg", "state:exp_avg_sq"]
+    again = DeepJob(tmp_path, as_one=as_one)
+    again.checkpointer.restore()
+    assert again.values() == job.values()
+    for one in (job, again):
+        one.model.train_steps(one.optimizers, range(4, 6))
+    assert again.values() == job.values()
+
+
+def test_another_number_of_optimizers_is_refused(tmp_path: Path) -> None:
+    DeepJob(tmp_path).checkpointer.save(1, 1)
+    job = DeepJob(tmp_path, as_one=True)
+    with pytest.raises(RestoreFailed, match="a list of 2 optimizers, the program one optimizer"):
+        job.checkpointer.restore()
 
 
 class Shares(Model):
