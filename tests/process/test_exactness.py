@@ -115,7 +115,7 @@ def test_a_job_that_is_stopped_ends_with_its_save_beside_training(
 ) -> None:
     flags = ("--nproc", "2", *BACKGROUND, "--set", "checkpoint.interval=1 steps")
     supervisor = job.start(*flags, RECIPE)
-    wait_until(lambda: job.records("ckpt_commit"), LONGEST_S, "a first commit")
+    wait_until(lambda: job.records("ckpt_commit"), "a first commit")
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(timeout=LONGEST_S) == 143
     last_steps = {r.rank: r.data["step"] for r in job.records("step")}
