@@ -34,6 +34,8 @@ class SaveFacts:
     prefetch_rows: int | None = None
     sweep_rows: int | None = None
     guard_rows: int | None = None
+    waited_s: float | None = None  # of stall_s: for staging memory
+    staged_bytes: int | None = None  # of staging memory, lent at once at most since training began, of all ranks
 
     @property
     def num_bytes(self) -> int:
@@ -41,13 +43,15 @@ class SaveFacts:
 
     def with_captures(self, by_rank: Sequence[CaptureCounts]) -> SaveFacts:
         """Return them for a save beside training; what a rank waited for staging memory is stall, too."""
-        counts = sum_of(by_rank)
+        counts, waited_s = sum_of(by_rank), max(each.waited_s for each in by_rank)
         return replace(
             self,
-            stall_s=round(self.stall_s + max(each.waited_s for each in by_rank), 6),
+            stall_s=round(self.stall_s + waited_s, 6),
             prefetch_rows=counts.prefetch,
             sweep_rows=counts.sweep,
             guard_rows=counts.guard,
+            waited_s=round(waited_s, 6),
+            staged_bytes=counts.staged_bytes,
         )
 
     def as_json(self) -> dict[str, Json]:

@@ -39,6 +39,7 @@ class CaptureCounts:
     guard: int = 0
     sweep: int = 0
     waited_s: float = 0.0
+    staged_bytes: int = 0  # of staging memory, lent at once at most since training began
 
 
 def sum_of(counts: Iterable[CaptureCounts]) -> CaptureCounts:

@@ -119,7 +119,8 @@ class TableSaves:
 
     def captured(self) -> CaptureCounts:
         """Return how this rank's rows came to the checkpoint that is under way."""
-        return sum_of(table.capture.counts for table in self._tracked.values() if table.capture is not None)
+        counts = sum_of(table.capture.counts for table in self._tracked.values() if table.capture is not None)
+        return replace(counts, staged_bytes=0 if self._pool is None else self._pool.most_bytes)
 
     def entries(self, written: Sequence[WrittenTable]) -> tuple[list[Json], list[Json]]:
         """Return this rank's part of each table's entry, and how many of its rows are hot and are at all."""

@@ -16,6 +16,7 @@ from test_policy_saves import POLICIES, Rows, Tables, check_all
 
 from ett.checkpoint import CheckpointConfig, Checkpointer
 from ett.checkpoint.capture import row_capture
+from ett.checkpoint.capture.staging_pool import BLOCK_BYTES
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
@@ -135,6 +136,7 @@ def test_training_goes_on_while_a_save_waits_for_its_disk(tmp_path: Path) -> Non
     store.go()
     checkpointer.close()
     assert [commit.step for commit in commits_of(tmp_path)] == [1]
+    assert commits_of(tmp_path)[0].stats["staged_bytes"] >= BLOCK_BYTES
     assert [fields["step"] for kind, fields in run.said if kind == "committed"] == [1]
     assert tables.rows() != rows
     check_all(tmp_path, {1: rows})

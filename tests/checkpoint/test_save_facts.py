@@ -15,6 +15,7 @@ import torch
 from checkpoint_world import Meeting, RecordingRun, ThreadRanks, raise_first, run_ranks
 from test_policy_saves import Tables, opened
 
+from ett.checkpoint.capture.row_capture import CaptureCounts
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.failure_history import FailureHistory
 from ett.checkpoint.save_facts import SaveFacts
@@ -112,7 +113,14 @@ def test_every_commit_has_one_event_that_says_the_same(tmp_path: Path) -> None:
         assert {name: each[name] for name in WROTE} == {name: commit.stats[name] for name in WROTE}
         assert (each["policy"], each["over_budget"]) == ("adaptive", False)
         assert each["stall_s"] >= each["write_s"] > 0  # training waits for the commit, and for what follows it
-        assert not {"thresholds", "prefetch_rows", "sweep_rows", "guard_rows"} & set(each)
+        assert not {"thresholds", "prefetch_rows", "sweep_rows", "guard_rows", "waited_s", "staged_bytes"} & set(each)
+
+
+def test_rows_and_memory_of_all_ranks_are_added_and_the_longest_wait_is_stall() -> None:
+    ranks = [CaptureCounts(prefetch=1, guard=2, sweep=3, waited_s=w, staged_bytes=100) for w in (0.25, 0.5)]
+    facts = SaveFacts(stall_s=1.0, write_s=2.0).with_captures(ranks)
+    assert (facts.prefetch_rows, facts.guard_rows, facts.sweep_rows) == (2, 4, 6)
+    assert (facts.stall_s, facts.waited_s, facts.staged_bytes) == (1.5, 0.5, 200)
 
 
 def test_the_threshold_of_each_table_is_recorded(tmp_path: Path) -> None:
