@@ -51,7 +51,7 @@ class TrackedTable(Protocol):
 
     def track(self, changes: RowChanges) -> None:
         """Tell `changes`, and nobody else, of everything from now on, first of the slots that there are; it knows the
-        rows in them.
+        rows in them. NOBODY_TRACKS: nobody is told any more, and it costs nothing.
         """
 
     def touched(self, ids: Ids | None) -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from ett.checkpoint.table import TableRows, TableShard, copy_of_rows
+from ett.checkpoint.tracked_table import NOBODY_TRACKS, NobodyTracks
 from ett.errors import DataError
 from ett.trainer.config import SparseConfig
 from ett.trainer.sparse.embedding_shard import EmbeddingShard
@@ -89,3 +90,21 @@ def test_an_id_outside_a_fixed_table_is_an_error_that_names_table_and_id(wrong: 
     shard = make_shard(num_rows=10)
     with pytest.raises(DataError, match=rf"table t: id {wrong} is out of range"):
         shard.read(np.array([0, wrong, 9]), torch.empty(3, DIM))
+
+
+def test_nobody_is_told_of_changes_any_more() -> None:
+    class Count(NobodyTracks):
+        num_updates = 0
+
+        def updated(self, slots: np.ndarray, ids: np.ndarray) -> None:
+            self.num_updates += 1
+
+    shard, count = make_shard(), Count()
+    shard.track(count)
+    shard.update(IDS, torch.zeros(len(IDS), DIM), 0.1)
+    shard.track(NOBODY_TRACKS)
+    shard.update(IDS, torch.zeros(len(IDS), DIM), 0.1)
+    assert count.num_updates == 1 and shard._told is None  # so it costs nothing either
+    shard.track(count)
+    shard.update(IDS, torch.zeros(len(IDS), DIM), 0.1)
+    assert count.num_updates == 2

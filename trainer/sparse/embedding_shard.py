@@ -161,7 +161,8 @@ class EmbeddingShard(nn.Module):
 
     def track(self, changes: RowChanges) -> None:
         with self.lock:
-            self.tracked_by, self._told = changes, ToldRows(changes, self._storage.ids())
+            self.tracked_by = changes
+            self._told = None if changes is NOBODY_TRACKS else ToldRows(changes, self._storage.ids())
 
     def touched(self, ids: Ids | None) -> None:
         with self.lock:
