@@ -68,6 +68,7 @@ pictures: install
 	$(BIN)/python -P tests/checkpoint/chain_world.py docs/chain-example
 	$(BIN)/python -m ett.checkpoint.chain_picture docs/chain-example docs/img/chain.svg
 	$(BIN)/python -m ett.checkpoint.bench.policy_picture docs/img/policy.svg
+	$(BIN)/python -m ett.trainer.bench.policy_curve benchmarks/results/checkpoint-cpu.json docs/img/checkpoint-curve.svg
 	$(BIN)/python tests/checkpoint/saves_example.py docs/saves-example
 	$(BIN)/python -m ett.checkpoint.saves_picture docs/saves-example/events docs/img/saves.svg
 	export ETT_HOME=$$(mktemp -d) && $(BIN)/python -m ett.trainer.demo && \

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 PANEL = 270  # height of a plot with its title and axis
@@ -12,7 +12,7 @@ _WIDTH, _LEFT, _PLOT_WIDTH, _PLOT_HEIGHT = 760, 64, 660, 190
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
-    """Lines over one axis; tops: the largest x and y that are drawn."""
+    """Lines over one axis; tops: the largest x and y that are drawn; x_ticks: words below the axis, not quarters."""
 
     top: int
     title: str
@@ -20,6 +20,7 @@ class Plot:
     x_top: float
     y_top: float
     y_unit: str
+    x_ticks: Mapping[float, str] = field(default_factory=dict)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         return _LEFT + x / self.x_top * _PLOT_WIDTH, self.top + _PLOT_HEIGHT * (1 - y / self.y_top)
@@ -31,9 +32,13 @@ class Plot:
             y = self.at(0, share * self.y_top)[1]
             parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + _PLOT_WIDTH}" y2="{y:.1f}" stroke="#ddd"/>')
             parts.append(text(left - 8, y + 4, f"{share * self.y_top:.4g}{self.y_unit}", 'text-anchor="end"'))
-            x = self.at(share * self.x_top, 0)[0]
-            parts.append(text(x, bottom + 16, f"{share * self.x_top:.4g}", 'text-anchor="middle"'))
+            if not self.x_ticks:
+                parts.append(self._tick(share * self.x_top, f"{share * self.x_top:.4g}", bottom))
+        parts += [self._tick(x, words, bottom) for x, words in self.x_ticks.items()]
         return [*parts, text(left + _PLOT_WIDTH / 2, bottom + 34, self.x_label, 'text-anchor="middle"')]
+
+    def _tick(self, x: float, words: str, bottom: float) -> str:
+        return text(self.at(x, 0)[0], bottom + 16, words, 'text-anchor="middle"')
 
     def line(self, xs: Sequence[float], ys: Sequence[float], colour: str) -> str:
         points = " ".join("{:.1f},{:.1f}".format(*self.at(x, y)) for x, y in zip(xs, ys, strict=True))

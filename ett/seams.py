@@ -41,7 +41,7 @@ SEAMS: dict[str, str] = {
 
 BENCHES: dict[str, str] = {
     "accounting": "ett.bench_accounting:run",
-    "checkpoint": "ett.checkpoint.bench.bench_checkpoint:run",
+    "checkpoint": "ett.trainer.bench.bench_policies:run",
     "core": "ett.trainer.bench.bench_core:run",
     "faults": "ett.checkpoint.bench.bench_faults:run",
     "store": "ett.checkpoint.bench.bench_store:run",

@@ -1,15 +1,12 @@
-"""`ett bench checkpoint`: what policies save and restore over traces of updates, beside each other and hindsight."""
+"""The simulated part of `ett bench checkpoint`: what policies save and restore over traces, beside hindsight."""
 
 from __future__ import annotations
 
 import statistics
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ett.bench import BenchResult
 from ett.checkpoint.bench.access_traces import trace_of
 from ett.checkpoint.bench.policy_simulation import Account, hindsight, simulate
 from ett.checkpoint.bench.tracking_cost import tracking_cost
@@ -18,23 +15,13 @@ from ett.checkpoint.policy.save_policy import Adaptive, CheckNRun, Differential,
 from ett.figures import FIGURES, Measured
 
 WORKLOAD = FIGURES.parent / "workloads" / "checkpoint.toml"
-_NOT_BUILT = "training under each policy is not measured yet: issue 6"
-_LATER = {
-    "lost_pct_at_100_cpu": "%",
-    "lost_pct_at_100_hbm": "%",
-    "lost_pct_at_100_cached": "%",
-    "stall_p99_steps": "steps",
-    "device_staging_mib": "MiB",
-    "guard_share_of_captures": "",
-}
 
 
-def run(quick: bool, path: Path = WORKLOAD) -> BenchResult:
-    """Measure the simulated part of the table [checkpoint] of figures.toml.
+def simulated_figures(workload: dict[str, Any], quick: bool) -> tuple[list[Measured], dict[str, Any]]:
+    """Return the io_ figures of the table [checkpoint] of figures.toml, and details of each trace.
 
     Every simulated chain is read back. Raises: ThresholdMissed: a row was not as trained.
     """
-    workload = tomllib.loads(path.read_text())
     sizes = workload["simulation"]
     num_seeds = sizes["quick_seeds" if quick else "seeds"]
     results: dict[str, list[_Result]] = {name: [] for name, _, _ in _traces(workload)}
@@ -43,9 +30,8 @@ def run(quick: bool, path: Path = WORKLOAD) -> BenchResult:
             results[name].append(_compare(workload, kind, recipe, seed, quick))
     figures = [_vs_best_fixed(workload, kind, results) for kind in workload["traces"]]
     figures.append(_vs_hindsight(results))
-    figures += [Measured(name=name, unit=unit, reason=_NOT_BUILT) for name, unit in _LATER.items()]
     traces = {name: _detail(seeds) for name, seeds in results.items()}
-    return BenchResult(figures=figures, detail={"traces": traces, "tracking": tracking_cost(workload["marking"])})
+    return figures, {"traces": traces, "tracking": tracking_cost(workload["marking"])}
 
 
 @dataclass(frozen=True, slots=True)
