@@ -29,6 +29,9 @@ class RowChanges(Protocol):
     def announced(self, slots: Slots, ids: Ids) -> None:
         """A batch will look rows up, and most likely change them."""
 
+    def passed(self) -> None:
+        """The batch that was announced first, of those that have not passed, changes nothing any more."""
+
     def updated(self, slots: Slots, ids: Ids) -> None:
         """Rows are about to change: they are still as they were."""
 
@@ -77,6 +80,9 @@ class NobodyTracks:
         return None
 
     def announced(self, slots: Slots, ids: Ids) -> None:
+        return None
+
+    def passed(self) -> None:
         return None
 
     def updated(self, slots: Slots, ids: Ids) -> None:

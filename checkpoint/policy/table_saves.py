@@ -97,6 +97,8 @@ class TableSaves:
 
     def plan(self, ranks: Ranks) -> None:
         """Agree on what is written of what was frozen."""
+        for table in self._tracked.values():  # of all tables before anything else: their update comes within a step
+            table.keep_coming()
         for table in self._tracked.values():
             table.find_changes()
         if any(not table.chain.ages for table in self._tracked.values()):

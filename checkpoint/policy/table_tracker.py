@@ -23,7 +23,7 @@ from ett.checkpoint.policy.access_counter import AccessCounter
 from ett.checkpoint.policy.row_map import RowMap, Slots
 
 Ids = NDArray[np.int64]
-_BATCHES_AHEAD = 16  # that are announced and not yet updated, at most
+_BATCHES_AHEAD = 64  # that are announced and have not passed, at most: the guard has the rows of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,10 @@ class TableTracker:
         if capture := self._capture:
             capture.keep(slots, ids, "prefetch")
 
+    def passed(self) -> None:
+        if self._coming:
+            self._coming.popleft()
+
     def updated(self, slots: Slots, ids: Ids) -> None:
         if capture := self._capture:
             capture.keep(slots, ids, "guard")
@@ -120,7 +124,7 @@ class TableTracker:
             self._dirty.mark(slots)
 
     def coming(self) -> list[Ids]:
-        """Return the ids of the batches that were announced last; their rows may have gone since."""
+        """Return the ids of the batches that were announced and have not passed; their rows may have gone since."""
         return list(self._coming)
 
     def inserted(self, slots: Slots, ids: Ids) -> None:

@@ -50,13 +50,16 @@ class TrackedRows:
         self.num_rows = self.shard.num_tracked_rows()
         self.tracker.freeze(capture)
 
-    def find_changes(self) -> None:
-        """List what was frozen; of the rows that a batch on its way will change, copy those that it may have first."""
+    def keep_coming(self) -> None:
+        """Copy the rows that batches on their way will change: they were announced before the step boundary."""
         if self.capture is not None:
             for ids in self.tracker.coming():
                 with self.shard.lock:
                     slots = self.shard.slots_of(ids)
                     self.capture.keep(slots[slots >= 0], ids[slots >= 0], "prefetch")
+
+    def find_changes(self) -> None:
+        """List what was frozen."""
         self.changes = self.tracker.changes(self._ids_of_slots)
 
     def make_plan(self, decision: Decision) -> None:

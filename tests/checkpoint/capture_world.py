@@ -150,6 +150,8 @@ class CaptureWorld:
                 self._evict(self.rng.sample(sorted(set(self.table.slots) - set(ids.tolist())), 1))
             is_early = "whole step" not in self.rules and self._oracle is None
             self._update(ids, step, self._trigger if is_early else None)
+            if "prefetch" in self.rules:
+                self.tracker.passed()
             self._ahead.popleft()
             if self._oracle is None and self.rng.random() < 0.6:
                 self._trigger()
@@ -208,6 +210,7 @@ class CaptureWorld:
     def _save(self, oracle: dict[int, tuple[int, int]]) -> None:
         tracked, capture = self.tracked, self.tracked.capture
         assert capture is not None
+        tracked.keep_coming()
         tracked.find_changes()
         is_hot = np.array([[self.rng.random() < 0.5 for _ in range(NUM_VALUES)] for _ in range(2)])
         first = self.rng.randrange(3)

@@ -74,6 +74,7 @@ class EmbeddingShard(nn.Module):
         self.lock = TableLock()  # of the storage: one thread may read rows while another one updates others
         self.tracked_by: RowChanges = NOBODY_TRACKS
         self._told: ToldRows | None = None  # once somebody tracks
+        self._num_ahead = 0  # batches that are announced and have not passed
 
     def __len__(self) -> int:
         """Return the number of rows that this rank holds."""
@@ -147,8 +148,16 @@ class EmbeddingShard(nn.Module):
     def announced(self, ids: Ids) -> None:
         """Learn that a batch will look ids up, int64 [N] distinct, and most likely update them."""
         with self.lock:
+            self._num_ahead += 1
             if self._told is not None:
                 self._told.announced(ids)
+
+    def passed(self) -> None:
+        """Learn that the batch that was announced first, of those that have not passed, changes no row any more."""
+        with self.lock:
+            self._num_ahead -= 1
+            if self._told is not None:
+                self._told.passed()
 
     def take_tombstones(self) -> Ids:
         """Return, ascending, the ids whose rows were evicted since the last call or export and are no rows now.
@@ -162,7 +171,8 @@ class EmbeddingShard(nn.Module):
     def track(self, changes: RowChanges) -> None:
         with self.lock:
             self.tracked_by = changes
-            self._told = None if changes is NOBODY_TRACKS else ToldRows(changes, self._storage.ids())
+            is_told = changes is not NOBODY_TRACKS
+            self._told = ToldRows(changes, self._storage.ids(), self._num_ahead) if is_told else None
 
     def touched(self, ids: Ids | None) -> None:
         with self.lock:

@@ -220,7 +220,12 @@ class RowExchange:
             self._forget(batch)
 
     def _forget(self, batch: _InFlight) -> None:
-        self._in_flight = [other for other in self._in_flight if other is not batch]
+        left = [other for other in self._in_flight if other is not batch]
+        if len(left) < len(self._in_flight):
+            for width, r in zip(self.widths, batch.route, strict=True):
+                for _, shard, _ in self._by_table(width, r):
+                    shard.passed()
+        self._in_flight = left
 
     def _lookup(self, batch: _InFlight, rows_UD: Sequence[Tensor], control: int) -> Lookup:
         found = [FoundRows(rows, r.arrived_at_L()) for rows, r in zip(rows_UD, batch.route, strict=True)]

@@ -14,9 +14,10 @@ from ett.trainer.sparse.id_index import id_index
 class ToldRows:
     """One caller at a time: the shard's, within its lock. Ids of a call are distinct."""
 
-    def __init__(self, changes: RowChanges, ids: Ids) -> None:
-        """Args: ids: of the rows that there are, which `changes` knows."""
+    def __init__(self, changes: RowChanges, ids: Ids, num_ahead: int) -> None:
+        """Args: ids: of the rows that there are, which `changes` knows. num_ahead: batches announced to nobody."""
         self._changes, self._index = changes, id_index()
+        self._num_untold = num_ahead
         self._id_of_slot = np.empty(0, np.int64)
         self._insert(ids)
         changes.grow(self._index.num_slots)
@@ -24,6 +25,13 @@ class ToldRows:
     def announced(self, ids: Ids) -> None:
         """Tell of rows that a batch will look up; those that do not exist yet are passed over."""
         self._tell_known(ids, self._changes.announced)
+
+    def passed(self) -> None:
+        """Tell that the first of the announced batches has been trained, or was dropped."""
+        if self._num_untold:
+            self._num_untold -= 1
+        else:
+            self._changes.passed()
 
     def about_to_update(self, ids: Ids) -> Ids:
         """Tell of rows that are about to change, and return the ids that are no rows yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ett.checkpoint.policy.table_tracker import TableTracker
 from ett.checkpoint.table import copy_of_rows
 from ett.checkpoint.tracked_table import NobodyTracks
 from ett.errors import DataError
@@ -358,6 +360,38 @@ def test_rows_are_guarded_before_they_change(on_ranks: OnRanks, depth: int, rule
         assert bool(seen.guarded & seen.announced_ids) == bool(seen.num_announced) == bool(depth)
 
     on_ranks(2, body)
+
+
+def test_a_tracker_knows_which_announced_batches_have_not_passed() -> None:
+    """Those that were announced before it came are nobody's, and take none of its own with them."""
+    tables = JobTables(MIXED, CONFIG.sparse, LocalCollectives(), seed=1)
+    shard, tracker, announced = tables.shards()[0], TableTracker(), deque[Any]()
+    shard.update(np.arange(6), torch.zeros(6, 3), 0.1)
+
+    def announce(ids: list[int]) -> None:
+        empty = Jagged(np.zeros(0, np.int64), np.zeros(len(ids), np.int64))
+        columns: Columns = {"t0": np.array(ids), "t1": np.array(ids), "bags": empty, "t2": empty}
+        announced.append((columns, tables.announce(columns, 0, LocalCollectives())))
+
+    def pass_first(*, is_dropped: bool) -> None:
+        columns, first = announced.popleft()
+        looked_up = tables.complete(first, columns)
+        if is_dropped:
+            looked_up.drop()
+            return
+        torch.autograd.backward(sum(rows.sum() for rows in looked_up.inputs.values()))
+        looked_up.apply_gradients(0.1)
+
+    announce([5, 1])
+    shard.track(tracker)
+    assert tracker.coming() == []
+    announce([2, 2, 3])
+    announce([4])
+    for expected, is_dropped in (([[2, 3], [4]], False), ([[4]], False), ([], True)):
+        pass_first(is_dropped=is_dropped)
+        assert [ids.tolist() for ids in tracker.coming()] == expected
+    announce([0])
+    assert [ids.tolist() for ids in tracker.coming()] == [[0]]
 
 
 @given(moves=st.lists(st.booleans(), max_size=40), seed=st.integers(0, 99), depth=st.integers(1, 4))
