@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -21,12 +22,17 @@ class BufferPool:
 
     def __init__(self) -> None:
         self._idle: list[Bytes] = []
+        # What a failed save left behind is given back by the garbage collector, in any thread and at any instant, also
+        # within the lock: so that takes none.
+        self._given_back: deque[Bytes] = deque()
         self._lock = threading.Lock()
 
     @contextmanager
     def taken(self, num_bytes: int) -> Iterator[Bytes]:
         """Lend uint8 [num_bytes], aligned to a page, of any content."""
         with self._lock:
+            while self._given_back:
+                self._idle.append(self._given_back.popleft())
             self._idle.sort(key=len)
             fits = next((number for number, idle in enumerate(self._idle) if len(idle) >= num_bytes), None)
             if fits is not None:
@@ -38,8 +44,7 @@ class BufferPool:
         try:
             yield buffer[:num_bytes]
         finally:
-            with self._lock:
-                self._idle.append(buffer)
+            self._given_back.append(buffer)
 
 
 def is_page_aligned(memory: memoryview) -> bool:

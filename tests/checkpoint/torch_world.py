@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from ett.checkpoint import CheckpointConfig, Checkpointer
 from ett.checkpoint.commit import Commit
+from ett.checkpoint.store import Store
 from ett.checkpoint.tensor_bytes import tensor_bytes
 
 NUM_ROWS, DIM, BATCH = 8192, 32, 16  # 1 MiB
@@ -48,6 +49,7 @@ class Job:
         ranks: ThreadRanks | None = None,
         *,
         model: nn.Module | None = None,
+        store: Store | None = None,
         **config: Any,
     ) -> None:
         self.model = Model() if model is None else model
@@ -60,6 +62,7 @@ class Job:
             optimizer=self.optimizer,
             run=self.run,
             ranks=ranks or ThreadRanks(0, 1, Meeting(1)),
+            store=store,
         )
         self.next_step = 0
 
