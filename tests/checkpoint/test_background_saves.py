@@ -100,9 +100,11 @@ def live(folder: Path, seed: int, config: dict[str, Any]) -> dict[int, Rows]:
     return expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(0, marks=pytest.mark.slow), *(pytest.param(n, marks=pytest.mark.campaign) for n in range(1, 6))],
+)
 def test_any_life_is_restored_as_it_was_at_the_boundaries(
     tmp_path: Path, policy: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_what_has_arrived_is_recorded_at_the_next_step(remote: Remote, tmp_path:
     die(rank)
 
 
+@pytest.mark.slow
 def test_a_restart_on_the_host_goes_on_from_the_buffer_and_sends_it(remote: Remote, tmp_path: Path) -> None:
     first = started(remote, tmp_path / "ssd")
     save(first, 1)
@@ -166,6 +167,7 @@ def test_a_restart_on_the_host_goes_on_from_the_buffer_and_sends_it(remote: Remo
     assert remote_step(remote) == 4
 
 
+@pytest.mark.slow
 def test_a_restart_without_an_upload_loses_nothing_the_second_time_either(remote: Remote, tmp_path: Path) -> None:
     rank = started(remote, tmp_path / "ssd")
     remote.gate.clear()
@@ -202,6 +204,7 @@ def test_a_restart_on_another_host_takes_what_had_arrived_and_fences_the_uploads
     assert remote_step(remote) == 5
 
 
+@pytest.mark.slow
 def test_a_buffer_that_another_host_has_gone_past_is_not_history(remote: Remote, tmp_path: Path) -> None:
     """Host A dies with commits that were not sent, host B goes on from before them; then the job is on A again."""
     first = started(remote, tmp_path / "a")
@@ -395,6 +398,7 @@ def wait_for_uploads(rank: Rank) -> None:
         assert uploader._changed.wait_for(lambda: not uploader._pending, 60), "an upload waits for ever"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_one_host", [True, False])
 def test_a_commit_that_one_rank_gives_up_holds_up_none_after_it(
     remote: Remote, tmp_path: Path, is_one_host: bool
@@ -491,6 +495,7 @@ def test_an_error_that_nobody_foresaw_ends_one_upload_not_all(remote: Remote, tm
     assert remote_step(remote) == 3
 
 
+@pytest.mark.slow
 def test_a_job_that_is_told_to_stop_leaves_the_rest_to_the_next_start(
     remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -133,6 +133,7 @@ def test_every_byte_of_a_change_counts(tmp_path: Path) -> None:
             read_chain(tmp_path, world.live)
 
 
+@pytest.mark.slow
 def test_a_manifest_lists_every_live_file_of_its_chain(tmp_path: Path) -> None:
     commit = commit_of(history(tmp_path, 5))
     data = commit.to_bytes()
@@ -147,6 +148,7 @@ def test_a_manifest_lists_every_live_file_of_its_chain(tmp_path: Path) -> None:
     assert replace(commit, tables=()).digest is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "newer", [{"min_reader": "1.9"}, {"min_reader": "2.0"}, {"features_required": ["seg.v1", "zip.v9"]}, {"major": 2}]
 )

@@ -232,6 +232,7 @@ def test_death_at_any_operation_of_a_collection_leaves_no_record_without_its_fil
     assert fail_at > 15
 
 
+@pytest.mark.slow
 def test_a_save_during_a_collection_is_kept(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rank = Rank(saved, ThreadRanks(0, 1, Meeting(1)), keep_last=9)
     rank.checkpointer.restore()

@@ -101,6 +101,7 @@ def test_live_rows_are_found_a_range_of_ids_at_a_time(
             assert live.num_rows == len(ids_of(store, table)) == table.num_rows
 
 
+@pytest.mark.slow
 def test_segments_are_cut_where_they_are_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_segments, "BLOCK_BYTES", 512)
     monkeypatch.setattr(table_segments, "SEGMENT_BYTES", 1 << 12)
@@ -200,6 +201,7 @@ def test_a_restore_falls_back_to_the_chain_when_the_rewrite_is_damaged(folder: P
     assert state_of(folder) == state_of(tmp_path / "chain")
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_from_a_rewrite(folder: Path) -> None:
     rewritten(folder)
     saved_world(folder, 2, [7])
@@ -245,6 +247,7 @@ def test_a_process_that_still_saves_is_fenced_off_and_nothing_is_mixed(folder: P
     assert state_of(folder)[0] == 5
 
 
+@pytest.mark.slow
 def test_the_source_is_not_collected_while_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where a newer commit would displace it: the job saves and retires in the middle of the rewrite."""
     store = LocalStore(folder)

@@ -86,14 +86,16 @@ def is_detected(folder: Path) -> bool:
     return damage(LocalStore(folder), commits[3], "hash") is not None
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "times", [pytest.param(15, marks=pytest.mark.slow), pytest.param(90, marks=pytest.mark.campaign)]
+)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_every_fault_in_the_newest_commit_is_detected_and_stepped_over(
-    pristine: Path, tmp_path: Path, fault: Fault
+    pristine: Path, tmp_path: Path, fault: Fault, times: int
 ) -> None:
     """A restore gives the commit before it or, when the damage also hit that one (a swap), refuses."""
-    rng = random.Random(fault.__name__)
-    for number in range(45):
+    rng = random.Random(f"{fault.__name__} {times}")
+    for number in range(times):
         folder = tmp_path / str(number)
         shutil.copytree(pristine, folder)
         every = sorted(path for path in folder.rglob("*") if path.is_file())

@@ -93,6 +93,7 @@ def test_death_at_any_operation_of_a_save_loses_at_most_that_save(
     assert min(found.values()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_death_at_a_fault_point_loses_at_most_that_save(two_commits: Path, tmp_path: Path, point: str) -> None:
     folder = tmp_path / "folder"

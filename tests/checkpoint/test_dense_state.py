@@ -98,6 +98,7 @@ def parts_of(tensors: dict[str, Tensor]) -> Any:
     return StagingArea().stage(tensors)
 
 
+@pytest.mark.slow
 def test_no_space_in_one_writer_thread_of_several_fails_the_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_failed_save_leaves_nothing_and_the_next_one_succeeds(tmp_path: Path) 
     assert damage(LocalStore(tmp_path), newest(tmp_path), "load") is None
 
 
+@pytest.mark.slow
 def test_what_is_saved_is_the_state_of_the_trigger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Live tensors change while the writing thread has only begun; five saves in a row, in the same staging memory."""
     job = Job(tmp_path, keep_last=9)
@@ -246,6 +248,7 @@ def test_a_restore_opens_no_pickle_and_imports_no_torch_checkpoints_which_the_fi
     assert (done.stdout, done.returncode) == ("False\nTrue\n", 0), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", [".metadata", "__0_0.distcp", "state.json"])
 @pytest.mark.parametrize("is_foreign", [False, True])
 def test_an_altered_or_foreign_file_is_stepped_over(tmp_path: Path, file: str, is_foreign: bool) -> None:
@@ -290,6 +293,7 @@ def test_a_dense_segment_of_an_older_ett_is_restored_and_saved_anew(tmp_path: Pa
     assert again.image() == job.image()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

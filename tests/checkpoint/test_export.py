@@ -20,6 +20,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "seed"), [(None, 2), (1, 1), (2, 2)])
 def test_an_export_restores_without_its_source(saved: Path, tmp_path: Path, step: int | None, seed: int) -> None:
     exported = export_commit(LocalStore(saved), step, tmp_path / "out")
@@ -29,6 +30,7 @@ def test_an_export_restores_without_its_source(saved: Path, tmp_path: Path, step
     assert holds(restored_world(tmp_path / "out", 3), seed)
 
 
+@pytest.mark.slow
 def test_an_export_falls_back_as_a_restore_does(saved: Path, tmp_path: Path) -> None:
     newest = max(saved.glob("dense/*/*"), key=lambda path: path.stat().st_mtime_ns)
     newest.write_bytes(newest.read_bytes()[:-100] + bytes(100))

@@ -45,6 +45,7 @@ def uuid_of_newest(folder: Path) -> str:
     return max(folder.glob("dense/*"), key=lambda path: path.stat().st_mtime_ns).name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [0, 1])
 def test_all_ranks_fall_back_when_one_cannot_read_its_part(tmp_path: Path, broken: int) -> None:
     saved_world(tmp_path, 2, [1, 2])

@@ -40,6 +40,7 @@ def mend_store(rank: Rank) -> None:
     rank.checkpointer._place.store.__class__ = LocalStore
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "kind", "word"),
     [
@@ -116,6 +117,7 @@ def test_the_third_failure_in_a_row_is_raised(tmp_path: Path) -> None:
         rank.checkpointer.step(3, 30)
 
 
+@pytest.mark.slow
 def test_a_save_in_between_forgives_the_failures_before(tmp_path: Path) -> None:
     rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), interval="1 steps")
     rank.checkpointer.restore()

@@ -70,12 +70,14 @@ def test_faults_of_processes_and_of_a_real_server_are_never_silent(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_faults_here_and_there_are_never_silent(campaign: Campaign) -> None:
     tallies = campaign.run(campaign.work(ONCE)[5::47])
     assert wrong(tallies) == []
     assert sum(tally.count for tally in tallies) >= 8
 
 
+@pytest.mark.slow
 def test_a_fault_is_the_same_when_it_is_injected_again(campaign: Campaign) -> None:
     with scratch_folder() as scratch:
         other = Campaign(7, scratch)
@@ -123,6 +125,7 @@ def test_changes_that_a_failed_save_takes_with_it_are_seen(campaign: Campaign) -
             assert lost(campaign, "save", cell, 16) > 0
 
 
+@pytest.mark.slow
 def test_files_of_a_save_that_a_collector_takes_are_seen(campaign: Campaign) -> None:
     cell = Cell("collector years ahead", "5 record create")
     assert lost(campaign, "clock", cell, 3) == 0

@@ -84,6 +84,7 @@ def test_lists_go_with_the_last_commit_that_needs_them(tmp_path: Path) -> None:
     assert holds(restored_world(tmp_path, 1), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("listed")
 @pytest.mark.parametrize("harm", ["gone", "bit", "short"])
 def test_a_damaged_list_is_a_damaged_commit(tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ def save(rank: Rank, step: int) -> None:
     rank.checkpointer.save(step, step * 10)
 
 
+@pytest.mark.slow
 def test_a_zombie_is_refused_before_it_writes(tmp_path: Path) -> None:
     zombie = started(tmp_path)
     save(zombie, 1)
@@ -41,6 +42,7 @@ def test_a_zombie_is_refused_before_it_writes(tmp_path: Path) -> None:
     assert holds(restored_world(tmp_path, 1), 2)
 
 
+@pytest.mark.slow
 def test_a_zombie_that_wakes_just_before_its_commit_is_refused(tmp_path: Path) -> None:
     zombie = started(tmp_path)
     save(zombie, 1)
@@ -55,6 +57,7 @@ def test_a_zombie_that_wakes_just_before_its_commit_is_refused(tmp_path: Path) -
     assert holds(restored_world(tmp_path, 1), 2)
 
 
+@pytest.mark.slow
 def test_a_zombie_cannot_commit_under_a_number_that_retention_has_freed(tmp_path: Path) -> None:
     """Between its last look and its commit a newer life opens, saves twice, and retires the record in its way."""
     zombie = started(tmp_path)
@@ -91,6 +94,7 @@ def test_a_commit_that_a_newer_life_went_on_from_at_once_is_a_success(tmp_path: 
     assert holds(restored_world(tmp_path, 1), 1)
 
 
+@pytest.mark.slow
 def test_a_commit_of_ones_own_that_the_store_did_not_answer_for_is_gone_on_from(tmp_path: Path) -> None:
     """The record is there, and the store is gone before it says so: the save fails, and the next one knows its own."""
     rank = started(tmp_path)
@@ -142,6 +146,7 @@ def test_a_commit_that_a_newer_life_goes_back_to_is_not_retired_under_it(tmp_pat
     assert holds(restored_world(tmp_path, 1), 1 if at == "record" else 2)
 
 
+@pytest.mark.slow
 def test_going_back_to_a_commit_that_is_collected_meanwhile_is_refused(tmp_path: Path) -> None:
     """The older life retires commit 1 after the newer one has read it, and before that one opens its epoch."""
     older = solo(tmp_path, keep_last=1)
@@ -189,6 +194,7 @@ def test_going_back_abandons_what_lies_between(tmp_path: Path) -> None:
     assert [commit.step for commit in line_of_history(known)] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_never_starts_over_and_keeps_the_old_commits_reachable(tmp_path: Path) -> None:
     save(started(tmp_path), 4)
     assert restored_world(tmp_path, 1, resume="never")[0][1] is None
@@ -196,6 +202,7 @@ def test_never_starts_over_and_keeps_the_old_commits_reachable(tmp_path: Path) -
     assert holds(restored_world(tmp_path, 1, resume="4"), 4)
 
 
+@pytest.mark.slow
 def test_the_environment_says_what_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rank = started(tmp_path)
     for step in (1, 2):

@@ -107,6 +107,7 @@ def test_what_a_buffer_has_lost_comes_from_the_other_hosts(
     assert not [thread for thread in threading.enumerate() if thread.name == "ckpt-peer"]
 
 
+@pytest.mark.slow
 def test_without_an_address_nothing_is_served(
     remote: Counting, hosts: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +206,7 @@ def test_only_offered_files_are_served_and_only_to_who_knows_the_word(
     assert status(server, good, "DELETE") == 501
 
 
+@pytest.mark.slow
 def test_a_file_is_fetched_once_and_forgotten(served: tuple[PeerServer, StoredFile, LocalStore]) -> None:
     server, stored, mine = served
     peers = Peers(mine, {stored.path: Held(stored, server.url)})
@@ -217,6 +219,7 @@ def test_a_file_is_fetched_once_and_forgotten(served: tuple[PeerServer, StoredFi
     assert mine.list("") == []
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_gone_is_asked_once(tmp_path: Path) -> None:
     server = PeerServer(tmp_path, {}, LOOPBACK)
     server.close()

@@ -23,6 +23,7 @@ def memory(rng: random.Random) -> MemoryFiles:
     return MemoryFiles(rng)
 
 
+@pytest.mark.slow
 def test_every_commit_of_any_life_is_read_back() -> None:
     worlds = [live_through(seed, memory) for seed in range(60)]
     assert not [seed for seed, world in enumerate(worlds) if world.wrong]
@@ -30,8 +31,13 @@ def test_every_commit_of_any_life_is_read_back() -> None:
 
 
 @pytest.mark.slow
+def test_every_commit_of_hundreds_of_lives_is_read_back() -> None:
+    assert not [seed for seed in range(1000, 1400) if live_through(seed, memory).wrong]
+
+
+@pytest.mark.campaign  # python -m pytest -m campaign tests/checkpoint/test_policy_chains.py
 def test_every_commit_of_thousands_of_lives_is_read_back() -> None:
-    assert not [seed for seed in range(1000, 3000) if live_through(seed, memory).wrong]
+    assert not [seed for seed in range(1400, 5000) if live_through(seed, memory).wrong]
 
 
 @pytest.mark.slow
@@ -71,10 +77,16 @@ def test_files_that_the_product_writes_are_read_back(tmp_path: Path) -> None:
         assert not live_through(seed, lambda _, seed=seed: RealFiles(tmp_path / str(seed))).wrong
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(5000, 5040), marks=pytest.mark.slow, id="dozens"),
+        pytest.param(range(5040, 5240), marks=pytest.mark.campaign, id="hundreds"),
+    ],
+)
 @pytest.mark.usefixtures("unsynced")
-def test_files_of_hundreds_of_lives_are_read_back(tmp_path: Path) -> None:
-    for seed in range(5000, 5200):
+def test_files_of_many_lives_are_read_back(tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
         assert not live_through(seed, lambda _, seed=seed: RealFiles(tmp_path / str(seed))).wrong, seed
 
 

@@ -205,6 +205,7 @@ def test_what_is_written_is_what_changed(tmp_path: Path) -> None:
     assert kinds_of(nothing, "grows") == [] and nothing.chain_len == 1
 
 
+@pytest.mark.slow
 def test_digests_of_a_chain_are_computed_when_they_are_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

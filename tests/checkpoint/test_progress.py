@@ -54,6 +54,7 @@ def test_a_terminal_sees_bytes_and_rate(saved: Path, tmp_path: Path) -> None:
     assert "KiB" in told and "/s" in told
 
 
+@pytest.mark.slow
 def test_with_json_nothing_is_drawn(saved: Path) -> None:
     assert drawn("verify", str(saved), "--json") == ""
 

@@ -31,6 +31,7 @@ def data_files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for top in tops for path in (folder / top).rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep_last", [1, 2, 3])
 def test_the_newest_commits_are_kept_with_exactly_their_files(tmp_path: Path, keep_last: int) -> None:
     saved_world(tmp_path, 2, [1, 2, 3, 4, 5], keep_last=keep_last)
@@ -39,6 +40,7 @@ def test_the_newest_commits_are_kept_with_exactly_their_files(tmp_path: Path, ke
     assert holds(restored_world(tmp_path, 1), 5)
 
 
+@pytest.mark.slow
 def test_a_restored_commit_counts_once_however_often_it_is_restored(tmp_path: Path) -> None:
     saved_world(tmp_path, 1, [1, 2], keep_last=2)
     for _ in range(3):

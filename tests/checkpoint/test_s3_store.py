@@ -112,6 +112,7 @@ def test_ranges_are_read_into_a_buffer(store: S3Store) -> None:
         assert reader.read_into(200, memoryview(buffer)) == 0
 
 
+@pytest.mark.slow
 def test_a_large_file_is_sent_and_read_in_parts(
     store: S3Store, proxy: FaultProxy, tmp_path: Path, small_parts: None
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_large_file_is_sent_and_read_in_parts(
     assert store.unfinished() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2 * PART])
 def test_a_file_is_sent_again_without_harm_and_never_over_another(
     store: S3Store, tmp_path: Path, small_parts: None, size: int
@@ -203,6 +205,7 @@ def test_a_lost_answer_is_no_licence_to_take_anothers_name(store: S3Store, proxy
     assert store.read("a") == b"another's"
 
 
+@pytest.mark.slow
 def test_a_store_that_never_answers_is_unreachable(store: S3Store, proxy: FaultProxy) -> None:
     proxy.plan = lambda request: "unavailable"
     with pytest.raises(Unreachable, match="in 4 attempts") as raised:

@@ -39,6 +39,7 @@ def rows_of(tensors: dict[str, torch.Tensor], table: str, states: list[str]) -> 
     return {(table, row_id): b"".join(bits(column[n]) for column in columns) for n, row_id in enumerate(ids)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deltas", [0, 3])
 def test_the_formats_own_library_reads_every_bit(tmp_path: Path, deltas: int) -> None:
     saved_chain(tmp_path / "job", LocalStore(tmp_path / "job"), deltas=deltas)

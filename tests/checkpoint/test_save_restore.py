@@ -47,6 +47,7 @@ def test_a_restore_has_every_bit_of_the_save(tmp_path: Path, before: int, after:
     assert {(position.step, position.cursor) for _, position in world} == {(2, 20)}
 
 
+@pytest.mark.slow
 def test_resharding_there_and_back_keeps_the_digest(tmp_path: Path) -> None:
     saved_world(tmp_path, 1, [5])
     for world_size in (2, 3, 1):
@@ -133,6 +134,7 @@ def test_changing_the_state_after_a_save_does_not_change_the_commit(tmp_path: Pa
         assert holds(restored_world(tmp_path, 1, resume=str(step), keep_last=5), step)
 
 
+@pytest.mark.slow
 def test_the_digest_of_a_commit_does_not_depend_on_the_world_size(tmp_path: Path) -> None:
     digests = set()
     for world_size in (1, 2, 3):

@@ -90,6 +90,7 @@ def test_parts_of_one_base_are_neighbours() -> None:
     assert all(base.step == 1 and base.stop <= 16 for base in bases(Adaptive(5), 60, p=0.3, num_parts=16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_bases_of_small_tables_do_not_come_together(is_restarted: bool) -> None:
     """Eight tables of one part: no two have a base at the same checkpoint, and each has one in a period."""

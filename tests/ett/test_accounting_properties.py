@@ -128,6 +128,7 @@ def figures(found: JobAccount) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs())
 def test_pieces_cover_the_window_exactly(case: dict[str, Any], case_log: CaseLog) -> None:
@@ -198,6 +199,7 @@ def test_excluded_time_leaves_both_sides(case: dict[str, Any], hole: tuple[int, 
     assert len(kept.interruptions) == len(whole.interruptions)
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs(), at=st.integers(0, 150), data=st.data())
 def test_a_heartbeat_never_changes_effective(
@@ -223,6 +225,7 @@ def test_a_prefix_in_time_never_keeps_more_than_the_whole(case: dict[str, Any], 
         assert round(kept["ns"]["effective"] - kept["at_risk_s"] * NS) <= whole["ns"]["effective"]
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs(), seed=st.integers(0, 2**32))
 def test_record_by_record_gives_the_answer_of_the_whole(case: dict[str, Any], seed: int, case_log: CaseLog) -> None:

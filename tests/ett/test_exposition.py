@@ -91,11 +91,13 @@ def worst_fleet() -> FleetView:
     return FleetView(counters=counters, histograms=histograms, jobs=jobs, models=models)
 
 
+@pytest.mark.slow
 def test_a_fleet_of_500_models_stays_under_the_bound_of_series() -> None:
     num_series = sum(len(family.samples) for family in families(worst_fleet(), "a", SITE))
     assert 10_000 < num_series < 70_000 / NUM_CLUSTERS
 
 
+@pytest.mark.slow
 def test_no_label_names_a_job_or_anything_else_without_a_bound() -> None:
     labels = {
         label for family in families(worst_fleet(), "a", SITE) for sample in family.samples for label in sample.labels
@@ -147,6 +149,7 @@ def registry_of(view: FleetView) -> CollectorRegistry:
     return figures.registry
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
 def test_prometheus_own_checker_has_nothing_to_say() -> None:
     done = subprocess.run(

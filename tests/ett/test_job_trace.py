@@ -142,6 +142,7 @@ def test_spans_of_any_job_tile_it_exactly(case: Any, case_log: CaseLog) -> None:
     check_invariants(account_of(case, case_log))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=_random_jobs(), until_s=st.integers(0, 120))
 def test_what_a_job_does_later_changes_no_id(case: Any, until_s: int, case_log: CaseLog) -> None:
@@ -230,6 +231,7 @@ def test_a_save_is_a_span_of_the_training_beside_which_it_ran(case_log: CaseLog)
     assert attempt.attributes[names.ERROR_TYPE] == "user_error"
 
 
+@pytest.mark.slow
 def test_a_loop_that_compiles_in_every_step_gives_a_bounded_number_of_spans(case_log: CaseLog) -> None:
     events: list[Any] = [
         {"ev": "job_submitted", "t": 0},

@@ -95,7 +95,7 @@ ASKED = {
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(**ASKED)
 def test_a_question_at_any_moment_has_the_answer_of_the_whole_log(
     everything: Callable[[Any], object], **asked: Any

@@ -388,6 +388,7 @@ def kinds(job_dir: Path) -> list[str]:
     return sorted(record.ev for record in in_files(job_dir).records)
 
 
+@pytest.mark.slow
 def test_a_forked_child_writes_nothing_into_its_parents_ring(job_dir: Path, drain: RingDrain) -> None:
     text = (
         "import os, ett\n"
@@ -437,6 +438,7 @@ def test_a_forked_child_that_asks_gets_a_ring_of_its_own(job_dir: Path, drain: R
     assert len({record.file for record in log.records}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ring", ["", "/nowhere/ett-j", "/proc/self"])
 def test_without_a_usable_ring_a_rank_writes_its_file_itself(job_dir: Path, ring: str) -> None:
     environ = {"ETT_JOB": "j", "ETT_JOB_DIR": str(job_dir), "ETT_ATTEMPT": "1", "RANK": "0", "ETT_RING": ring}

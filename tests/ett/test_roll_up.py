@@ -63,6 +63,7 @@ def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @quick
 @given(cases=st.lists(jobs(), min_size=1, max_size=3))
 def test_every_roll_up_sums_to_its_jobs(cases: list[Case], case_log: CaseLog) -> None:

@@ -162,6 +162,7 @@ def test_files_that_are_no_event_files_stay_where_they_are(events: Path) -> None
     assert drain(spool_of(events)) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(

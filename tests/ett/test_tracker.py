@@ -192,6 +192,7 @@ def test_a_forked_child_writes_nothing_into_its_parents_file(tmp_path: Path) -> 
     assert [record["ev"] for record in written(tmp_path)] == ["proc_start", "after"]
 
 
+@pytest.mark.slow
 def test_a_forked_child_that_asks_gets_a_file_of_its_own(tmp_path: Path) -> None:
     text = (
         "import os, ett\n"
@@ -208,6 +209,7 @@ def test_a_forked_child_that_asks_gets_a_file_of_its_own(tmp_path: Path) -> None
     assert log.problems.lost_records == 0
 
 
+@pytest.mark.slow
 def test_a_forked_child_ends_when_it_is_told_to(tmp_path: Path) -> None:
     text = (
         "import os, signal, ett\n"
@@ -224,6 +226,7 @@ def test_a_forked_child_ends_when_it_is_told_to(tmp_path: Path) -> None:
     assert run_program(text, tmp_path).stdout.split() == ["-15", "False"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "spans"), [("run.train_end()", ["teardown"]), ("", [])])
 def test_what_the_interpreter_does_after_the_last_line_has_a_name(end: str, spans: list[str], tmp_path: Path) -> None:
     run_program(f"import ett\nrun = ett.init()\nwith run.step(samples=1): pass\n{end}", tmp_path)
@@ -263,6 +266,7 @@ def test_a_handler_that_the_script_set_before_still_runs(tmp_path: Path) -> None
     assert (done.stdout.split(), done.returncode) == (["False", "mine", "True"], 0)
 
 
+@pytest.mark.slow
 def test_chaos_fails_only_the_process_it_names(tmp_path: Path) -> None:
     text = "import ett\nrun = ett.init()\nfor _ in range(5):\n    with run.step(samples=1): pass\n"
     hit = run_program(text, tmp_path / "a", ETT_CHAOS="exit:rank=0,step=3,code=9,point=step,attempt=1")

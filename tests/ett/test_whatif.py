@@ -91,6 +91,7 @@ def plans(draw: st.DrawFn, hows: Sequence[str] = ("failed", "failed", "preempted
     )
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs())
 def test_without_edits_it_is_the_jobs_own_account(case: Case, case_log: CaseLog) -> None:
@@ -98,6 +99,7 @@ def test_without_edits_it_is_the_jobs_own_account(case: Case, case_log: CaseLog)
     assert replay(recorded_job(found), []).detail_ns == build_report(found).detail_ns
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs())
 def test_without_edits_each_second_holds_the_ranks_that_the_report_says(case: Case, case_log: CaseLog) -> None:
@@ -107,6 +109,7 @@ def test_without_edits_each_second_holds_the_ranks_that_the_report_says(case: Ca
     assert held == {c: sum(row.rank_ns for row in spent if row.component == c) for c in COMPONENTS}
 
 
+@pytest.mark.slow
 @quick
 @given(plan=plans())
 def test_without_edits_a_simulated_job_is_itself(plan: Plan, case_log: CaseLog) -> None:
@@ -124,6 +127,7 @@ def test_a_cheaper_compilation_is_the_job_that_compiled_faster(plan: Plan, case_
         assert job.played("set compilation=30s") == Simulated(replace(plan, compile_s=30), case_log).detail_ns
 
 
+@pytest.mark.slow
 @thorough
 @given(plan=plans(hows=("preempted", "failed")))
 def test_cheaper_start_up_spans_are_the_job_that_started_faster(plan: Plan, case_log: CaseLog) -> None:
@@ -165,6 +169,7 @@ def test_a_job_without_any_failure_is_one_that_never_failed(plan: Plan, case_log
     assert played == Simulated(replace(plan, failures=()), case_log).detail_ns
 
 
+@pytest.mark.slow
 @thorough
 @given(plan=plans(), steps=st.integers(1, 15))
 def test_another_interval_is_the_job_that_saved_so(plan: Plan, steps: int, case_log: CaseLog) -> None:
@@ -173,6 +178,7 @@ def test_another_interval_is_the_job_that_saved_so(plan: Plan, steps: int, case_
         assert job.played(f"every {steps} steps") == other.detail_ns
 
 
+@pytest.mark.slow
 @thorough
 @given(plan=plans(), every_s=st.integers(3, 40))
 def test_an_interval_in_time_is_the_job_that_saved_so(plan: Plan, every_s: int, case_log: CaseLog) -> None:

@@ -59,7 +59,7 @@ def kills(draw: random.Random, world_size: int, last_step: int) -> list[str]:
     return [flag for spec in specs for flag in ("--chaos", spec)]
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("world_size", [3, *(pytest.param(size, marks=pytest.mark.campaign) for size in (2, 4))])
 def test_a_killed_and_restored_job_ends_with_the_bits_of_an_uninterrupted_one(
     job: LaunchedJob, uninterrupted: Callable[[int], Ended], world_size: int
 ) -> None:

@@ -132,6 +132,7 @@ def many_steps(folder: Path, step_line: StepLine, num: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_trace_is_bounded_and_says_what_was_merged(
     tmp_path: Path, step_line: StepLine, capsys: pytest.CaptureFixture[str]
 ) -> None:

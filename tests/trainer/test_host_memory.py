@@ -54,6 +54,7 @@ def test_memory_of_another_process_is_not_taken_for_a_peers(on_ranks: Run, monke
     assert on_ranks(2, lambda collectives: share_host_memory(collectives) is collectives) == [True, True]
 
 
+@pytest.mark.slow
 def test_descriptors_are_given_back(on_ranks: Run) -> None:
     def body(collectives: Any) -> None:
         shared = share_host_memory(collectives)

@@ -153,6 +153,7 @@ def test_all_ranks_report_the_same_losses_to_the_bit(on_ranks: OnRanks, world_si
     assert by_rank == on_ranks(world_size, body)
 
 
+@pytest.mark.slow
 def test_without_dropout_losses_do_not_depend_on_the_world_size(on_ranks: OnRanks) -> None:
     config = TrainerConfig(model=ModelConfig(embedding_dim=4, bottom_mlp=(5,), top_mlp=(6,)), train=CONFIG.train)
 
@@ -273,6 +274,7 @@ def scoring_loop(collectives: Any, run: StubRun, every_steps: int) -> tuple[Trai
     return replace(loop, score=score), recorded
 
 
+@pytest.mark.slow
 def test_scoring_between_steps_changes_no_loss(on_ranks: OnRanks) -> None:
     def body(collectives: Any) -> tuple[dict[int, float], list[int], list[str]]:
         run = StubRun()

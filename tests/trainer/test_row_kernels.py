@@ -143,6 +143,7 @@ def updated(module: Any, name: str, dim: int, threads: int) -> list[Tensor]:
     return [weights, first, second]
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("dim", [1, 5, 16, 64, 200])

@@ -11,6 +11,7 @@ from ett.trainer.comm.said_once import say_once
 BAD_LINE = DataError("a.tsv:3: 38 fields")
 
 
+@pytest.mark.slow
 def test_the_error_of_rank_0_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
     store = HashStore()
     say_once(BAD_LINE, 0, store)

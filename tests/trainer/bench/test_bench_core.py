@@ -55,6 +55,7 @@ def test_ids_are_those_of_a_zipf_distribution() -> None:
     assert counts.sum() == 50_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "is_jagged"), [("tablewise", False), ("rowwise_ec", True)])
 def test_batches_are_as_the_workload_says_and_differ_by_rank(table: str, is_jagged: bool) -> None:
     workload = ModelWorkload(**WORKLOAD[table])

@@ -18,6 +18,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_data, "_QUICK_PAIRS", 2)
 
 
+@pytest.mark.slow
 def test_every_figure_of_the_input_is_measured_under_its_name() -> None:
     figures = bench_data.data_figures(quick=True)
     targets = load_targets("core", quick=True)
@@ -27,6 +28,7 @@ def test_every_figure_of_the_input_is_measured_under_its_name() -> None:
         assert figure.reason or (len(figure.samples) == 2 and min(figure.samples) > 0)
 
 
+@pytest.mark.slow
 def test_nothing_is_measured_where_formats_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     right = CriteoParquet.take
 

@@ -97,6 +97,7 @@ def test_native_lines_by_number_agree_with_the_reference(block: bytes, wanted: l
         np.testing.assert_array_equal(column, reference)
 
 
+@pytest.mark.slow
 @needs_native
 @given(rows=st.lists(st.integers(0, 19), max_size=40))
 def test_lines_by_number_are_those_of_the_whole_block(rows: list[int]) -> None:

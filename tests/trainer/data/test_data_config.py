@@ -37,6 +37,7 @@ def test_the_nested_table_is_built() -> None:
     assert config == DataConfig(path="x", generate=GenerateConfig(rows=5, seed=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["ett.trainer.data.config", "ett.trainer.data.cli"])
 def test_config_loads_without_torch_or_numpy(module: str) -> None:
     code = f"import sys, {module}; print(sorted({{'torch', 'numpy', 'fsspec'}} & set(sys.modules)))"

@@ -240,6 +240,7 @@ def test_with_as_many_lanes_as_ranks_a_rank_takes_rows_of_its_own_windows_only(w
         assert taken == {rank}
 
 
+@pytest.mark.slow
 @few
 @given(inputs(), st.integers(1, 5))
 def test_ranks_together_take_each_row_once_where_no_malformed_row_is_allowed(given_input: _Input, world: int) -> None:
@@ -254,6 +255,7 @@ def test_ranks_together_take_each_row_once_where_no_malformed_row_is_allowed(giv
     assert sorted(taken) == list(range(sum(strict.file_rows)))  # held-out ones too: they are checked while one trains
 
 
+@pytest.mark.slow
 @few
 @given(inputs(), st.integers(1, 4), st.data())
 def test_a_malformed_row_is_met_by_a_rank_wherever_it_is(given_input: _Input, world: int, data: st.DataObject) -> None:

@@ -16,6 +16,7 @@ NATIVE = "ett.trainer.data._nulls"
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec(NATIVE) is None, reason="the extension is not built")
 @given(st.lists(st.booleans(), max_size=300), st.integers(0, 70))
 def test_native_null_filling_agrees_with_the_reference(is_valid: list[bool], offset: int) -> None:

@@ -54,6 +54,7 @@ def test_a_user_has_one_history() -> None:
     assert 2500 < len(histories) < 3000
 
 
+@pytest.mark.slow
 def test_items_are_popular_by_a_zipf_law() -> None:
     values = table_of(2000)["history"].combine_chunks().flatten().to_numpy()
     _, counts = np.unique(values, return_counts=True)

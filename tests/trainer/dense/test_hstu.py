@@ -63,6 +63,7 @@ def test_the_encoder_equals_its_formula_forward_and_backward() -> None:
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_another_users_history_changes_nothing_for_this_one() -> None:
     encoder = make_encoder()
     history, item = rows()
@@ -73,6 +74,7 @@ def test_another_users_history_changes_nothing_for_this_one() -> None:
     assert not torch.equal(before[2], after[2])
 
 
+@pytest.mark.slow
 def test_the_order_of_a_history_matters() -> None:
     encoder = make_encoder()
     history, item = rows()

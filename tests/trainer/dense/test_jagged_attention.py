@@ -93,6 +93,7 @@ def test_narrow_numbers_differ_by_their_rounding_alone(dtype: torch.dtype, bound
     assert out.dtype == dtype
 
 
+@pytest.mark.slow
 def test_a_history_sees_nothing_of_its_neighbours() -> None:
     offsets = offsets_of(torch.tensor([20, 30, 40]))
     q, k, v, bias = inputs(90, 50)

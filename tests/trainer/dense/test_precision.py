@@ -32,6 +32,7 @@ def logits_and_gradients(kind: Any, precision: Any) -> tuple[Tensor, list[Tensor
     return logits.detach(), [grad for grad in grads if grad is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dlrm", "dcn_v2"])
 def test_bfloat16_is_near_float32_and_gives_float32_logits_and_gradients(kind: str) -> None:
     wide, wide_grads = logits_and_gradients(kind, "float32")

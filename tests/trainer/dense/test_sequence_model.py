@@ -181,6 +181,7 @@ class HeldOut:
             yield replace(scored, labels=labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_uneven_ranks_score_what_one_does(on_ranks: OnRanks, precision: Any) -> None:
     config = replace(CONFIG, dense=DenseConfig(precision=precision))

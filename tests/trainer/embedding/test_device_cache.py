@@ -195,6 +195,7 @@ def test_a_second_backward_is_refused() -> None:
         pooled.sum().backward()
 
 
+@pytest.mark.slow
 def test_rows_that_are_loaded_replace_those_of_a_batch_on_its_way() -> None:
     ours, theirs, other = cached(120), collection(), collection()
     for seed in range(3):

@@ -168,6 +168,7 @@ def test_bags_over_ranks_are_exact_where_sums_are(on_ranks: Run, plan: str, weig
     assert_equal(whole(on_ranks(4, body)), whole(on_ranks(1, body)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [None, 0, 1, 3])
 def test_a_cache_of_any_depth_changes_no_bit(on_ranks: Run, depth: int | None) -> None:
     def body(collectives: Any, **more: Any) -> Any:

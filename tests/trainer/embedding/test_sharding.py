@@ -202,6 +202,7 @@ def trained_rows(collectives: Any, plan: str, *, exact: bool = False, uneven: bo
     return {"outs": outs, "rows": [copy_of_rows(part) for part in ec.embeddings.values()]}  # type: ignore[operator]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("plan", ["row_wise", "row_wise_hash", "data_parallel", "mixed", "table_wise"])
 @pytest.mark.parametrize("world_size", [2, 4])

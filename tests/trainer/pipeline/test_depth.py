@@ -205,6 +205,7 @@ def test_ranks_that_end_early_wait_for_nobody(on_ranks: OnRanks, depth: int) -> 
     assert on_ranks(3, lambda c: trained(c, depth, last_step=5)) == on_ranks(3, lambda c: trained(c, 0, last_step=5))
 
 
+@pytest.mark.slow
 def test_a_batch_that_cannot_be_read_is_an_error_at_its_turn(on_ranks: OnRanks) -> None:
     def body(collectives: Any) -> int:
         step = TrainingStep(CONFIG, build_model(CONFIG, collectives), collectives)

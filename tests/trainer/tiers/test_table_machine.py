@@ -117,10 +117,12 @@ class TableMachine(RuleBasedStateMachine):
             self.shard.sightings.import_rows(copy_of_rows(before.sightings))
 
 
-@pytest.mark.slow
-def test_no_interleaving_makes_a_wrong_row() -> None:
+@pytest.mark.parametrize(
+    "examples", [pytest.param(100, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.campaign)]
+)
+def test_no_interleaving_makes_a_wrong_row(examples: int) -> None:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         TableMachine,
-        settings=settings(max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=checks),
+        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=checks),
     )
