@@ -125,6 +125,7 @@ def commits_of(folder: Path) -> list[Commit]:
     return [commit for commit in CommitLog(LocalStore(folder)).read_all()[0].values() if not commit.is_fresh]
 
 
+@pytest.mark.slow
 def test_training_goes_on_while_a_save_waits_for_its_disk(tmp_path: Path) -> None:
     tables, checkpointer, store, run = alone(tmp_path, interval="1 steps", policy="adaptive")
     rng = random.Random(0)
@@ -144,6 +145,7 @@ def test_training_goes_on_while_a_save_waits_for_its_disk(tmp_path: Path) -> Non
     check_all(tmp_path, {1: rows})
 
 
+@pytest.mark.slow
 def test_a_due_save_waits_for_the_one_that_is_under_way(tmp_path: Path) -> None:
     tables, checkpointer, _, _ = alone(tmp_path, interval="1 steps")
     expected = {}
@@ -165,6 +167,7 @@ def test_the_save_of_a_step_that_is_under_way_is_the_one_that_is_asked_for(tmp_p
     checkpointer.close()
 
 
+@pytest.mark.slow
 def test_what_fails_in_the_background_is_counted_at_the_next_boundary_and_raised_the_third_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

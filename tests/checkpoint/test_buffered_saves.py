@@ -183,6 +183,7 @@ def test_a_restart_without_an_upload_loses_nothing_the_second_time_either(remote
     assert remote_step(remote) == 1
 
 
+@pytest.mark.slow
 def test_a_restart_on_another_host_takes_what_had_arrived_and_fences_the_uploads(
     remote: Remote, tmp_path: Path
 ) -> None:
@@ -224,6 +225,7 @@ def test_a_buffer_that_another_host_has_gone_past_is_not_history(remote: Remote,
     die(third)
 
 
+@pytest.mark.slow
 def test_two_hosts_that_died_opening_the_same_epoch_are_told_apart(remote: Remote, tmp_path: Path) -> None:
     """Host A dies between its buffer's record and the remote one; host B then takes the same number of epoch."""
     first = started(remote, tmp_path / "a")
@@ -287,6 +289,7 @@ def test_a_store_that_never_takes_anything_is_reported_not_waited_for_for_ever(r
     assert is_state(started(remote, tmp_path / "ssd"), 1)
 
 
+@pytest.mark.slow
 def test_the_buffer_keeps_the_newest_uploaded_commit_only(remote: Remote, tmp_path: Path) -> None:
     rank = started(remote, tmp_path / "ssd")
     for seed in (1, 2, 3):
@@ -334,6 +337,7 @@ def test_a_file_that_is_damaged_before_it_is_sent_never_becomes_a_commit(remote:
     assert remote_step(remote) == 1
 
 
+@pytest.mark.slow
 def test_two_ranks_commit_when_both_have_sent_their_files(remote: Remote, tmp_path: Path) -> None:
     sent: list[str] = []
     remote.before = sent.append
@@ -355,6 +359,7 @@ def test_two_ranks_commit_when_both_have_sent_their_files(remote: Remote, tmp_pa
     die(elsewhere)
 
 
+@pytest.mark.slow
 def test_ranks_on_several_hosts_have_committed_only_what_has_arrived(remote: Remote, tmp_path: Path) -> None:
     def work(ranks: ThreadRanks) -> tuple[Rank, Any]:
         buffer = str(tmp_path / f"host{ranks.rank}")
@@ -433,6 +438,7 @@ def test_a_commit_that_one_rank_gives_up_holds_up_none_after_it(
     die(elsewhere)
 
 
+@pytest.mark.slow
 def test_a_note_that_cannot_be_left_is_told_at_the_next_save(
     remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

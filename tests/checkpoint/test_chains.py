@@ -48,6 +48,7 @@ def test_a_chain_reads_as_the_table_was(tmp_path: Path, seed: int, monkeypatch: 
     assert read_chain(tmp_path, world.live) == (world.rows, len(world.rows), world.digest())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_of_another_world_read_each_row_once(tmp_path: Path, world_size: int) -> None:
     world = history(tmp_path, 100 + world_size)
@@ -161,6 +162,7 @@ def test_a_commit_for_newer_readers_is_refused(tmp_path: Path, newer: dict[str, 
     parse_commit(seal({**fields, "minor": 9, "features_optional": ["new.v1"]}), commit_name(commit.seq))
 
 
+@pytest.mark.slow
 def test_the_picture_in_the_docs_is_of_the_example() -> None:
     docs = Path(__file__).parents[2] / "docs"
     assert example().to_bytes() == (docs / "chain-example" / commit_name(5)).read_bytes()

@@ -166,6 +166,7 @@ def test_verify_takes_all_commits_or_the_one_of_a_step_as_its_help_says(
     assert "Only the commit of this step; else all." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_looking_needs_no_torch(saved: Path) -> None:
     argv = ["checkpoint", "verify", str(saved)]
     probe = f"import sys; from ett.cli import run; code = run({argv!r}); sys.exit(code or ('torch' in sys.modules))"

@@ -160,6 +160,7 @@ def test_older_commits_stay_while_the_newest_is_torn(saved: Path) -> None:
         plan_collection(LocalStore(saved), ONE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epoch", "age_s", "stays"),
     [(1, 25 * 3600, False), (1, 23 * 3600, True), (2, 10**7, True), (3, 10**7, True)],
@@ -299,6 +300,7 @@ def test_nothing_goes_where_the_newest_is_damaged_within(saved: Path) -> None:
     assert LocalStore(saved).list("") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [["--keep-every", "soon"], ["--max-bytes", "2TB"]])
 def test_gc_refuses_what_it_cannot_read(saved: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["checkpoint", "gc", str(saved), *flags]) == 2

@@ -73,6 +73,7 @@ def test_a_restore_of_the_rewrite_is_that_of_the_chain_bit_for_bit(
     assert state_of(folder, world_size) == state_of(tmp_path / "chain", world_size)
 
 
+@pytest.mark.slow
 def test_its_dense_files_and_fragments_are_those_of_its_source(folder: Path) -> None:
     source = newest(folder)
     commit = rewritten(folder)

@@ -319,6 +319,7 @@ def test_a_tensor_that_cannot_be_stored_is_named_before_anything_is_written(tmp_
     assert not (tmp_path / "dense").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_native", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float32, torch.int64, torch.complex128])
 def test_the_digest_is_the_sum_of_any_tiling(

@@ -87,6 +87,7 @@ def test_a_fault_is_the_same_when_it_is_injected_again(campaign: Campaign) -> No
             assert first.outcome == second.outcome
 
 
+@pytest.mark.slow
 def test_without_verification_damage_is_silent(campaign: Campaign) -> None:
     cell = Cell("flip", "base segment")
     assert lost(campaign, "damage", cell, 10) == 0

@@ -110,6 +110,7 @@ def test_an_older_reader_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         newest(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("listed")
 def test_a_rewrite_and_an_export_have_lists_of_their_own(tmp_path: Path) -> None:
     saved_chain(tmp_path / "job", LocalStore(tmp_path / "job"), deltas=1)

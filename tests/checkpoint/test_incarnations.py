@@ -123,6 +123,7 @@ def test_a_commit_of_ones_own_that_the_store_did_not_answer_for_is_gone_on_from(
     assert holds(restored_world(tmp_path, 1), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["record", "files"])
 def test_a_commit_that_a_newer_life_goes_back_to_is_not_retired_under_it(tmp_path: Path, at: str) -> None:
     """The older life is about to retire commit 1 when a newer one goes back to it."""

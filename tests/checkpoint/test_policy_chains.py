@@ -47,6 +47,7 @@ def test_without_a_rule_commits_are_read_back_wrong(rule: str) -> None:
     assert sum(live_through(seed, memory, RULES - {rule}).wrong > 0 for seed in range(60)) > 6
 
 
+@pytest.mark.slow
 def test_if_the_newest_did_not_win_commits_would_be_read_back_wrong() -> None:
     worlds = [live_through(seed, lambda rng: MemoryFiles(rng, newest_wins=False)) for seed in range(40)]
     assert sum(world.wrong > 0 for world in worlds) > 20

@@ -59,6 +59,7 @@ def test_with_json_nothing_is_drawn(saved: Path) -> None:
     assert drawn("verify", str(saved), "--json") == ""
 
 
+@pytest.mark.slow
 def test_without_a_terminal_nothing_is_drawn(saved: Path) -> None:
     argv = [sys.executable, "-m", "ett", "checkpoint", "verify", str(saved)]
     assert subprocess.run(argv, capture_output=True, check=True).stderr == b""

@@ -78,6 +78,7 @@ def saved(folder: Path, **config: Any) -> Rows:
     return job.rows()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 4])
 def test_what_is_lost_is_lost_once_however_often_it_is_restored(tmp_path: Path, bits: int) -> None:
     live = saved(tmp_path, quantise=bits)
@@ -201,6 +202,7 @@ def test_a_chain_may_have_files_of_several_kinds(tmp_path: Path, second: int) ->
     assert second or found.tobytes() == after.rows()[0].tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("second", "bits"), [(8, [8]), (0, [])])
 def test_a_rewrite_holds_what_came_back(tmp_path: Path, second: int, bits: list[int]) -> None:
     """Bit for bit, in as few bits where all files have as many, else as it is."""

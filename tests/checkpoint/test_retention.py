@@ -99,6 +99,7 @@ def test_records_go_first_then_fragments_then_data(tmp_path: Path) -> None:
     assert len(order) == len(set(order))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", [OSError("gone"), KeyError("a mistake of ours")])
 def test_what_cannot_be_deleted_never_fails_training(
     tmp_path: Path, failure: BaseException, caplog: pytest.LogCaptureFixture

@@ -43,6 +43,7 @@ def assert_exact(lived: list[CaptureWorld], num_seeds: int) -> None:
         assert sum(world.counts[path] for world in lived), path
 
 
+@pytest.mark.slow
 def test_every_row_is_that_of_the_boundary() -> None:
     assert_exact(worlds(200), 200)
 

@@ -69,6 +69,7 @@ def test_a_name_is_given_once(store: S3Store) -> None:
     assert store.read("a/b.json") == b"first"
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_not_found(store: S3Store) -> None:
     for look in (store.read, store.size):
         with pytest.raises(FileNotFoundError):
@@ -150,6 +151,7 @@ def test_a_stream_that_breaks_off_leaves_nothing(store: S3Store) -> None:
 FAULTS: list[Fault] = ["reset", "lost answer", "unavailable", "twice", "expired", "conflict", "conflict after acting"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_create_survives(store: S3Store, proxy: FaultProxy, fault: Fault) -> None:
     proxy.plan = once(fault, "PUT")
@@ -247,6 +249,7 @@ def test_refused_credentials_are_named(store: S3Store, monkeypatch: pytest.Monke
     assert "rights" not in raised.value.do
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_not_there_is_named(proxy: FaultProxy) -> None:
     with pytest.raises(ConfigError, match="no bucket nowhere") as raised:
         prepare_folder(S3Store("s3://nowhere/job", policy=QUICK, options=options(proxy.url)))

@@ -89,6 +89,7 @@ def test_an_eviction_is_counted_as_a_tombstone(tmp_path: Path) -> None:
     assert (facts.cold_rows, facts.tombstones) == (30, 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("policy", ["full", "adaptive", "check_n_run"])
 def test_bytes_by_kind_are_those_of_the_new_files_of_all_ranks(tmp_path: Path, policy: str, world_size: int) -> None:

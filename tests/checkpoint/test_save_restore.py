@@ -189,6 +189,7 @@ def test_a_slow_save_is_said_to_be_over_budget(
     assert (kind, told["over_budget"], "held training" in caplog.text) == ("ckpt_detail", is_over, is_over)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["dim", "dtype", "state", "missing table", "dense shape", "no optimizer", "groups"])
 def test_a_model_of_another_shape_is_refused_with_the_difference(tmp_path: Path, change: str) -> None:
     saved_world(tmp_path, 1, [1])

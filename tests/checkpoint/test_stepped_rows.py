@@ -190,6 +190,7 @@ def changed(before: dict[str, np.ndarray[Any, Any]], after: dict[str, np.ndarray
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(cases()), ids=str)
 def test_no_row_changes_unless_it_was_told(case: Case) -> None:
     parameter, other = weights(case.dtype), nn.Parameter(torch.ones(2, 2, dtype=case.dtype))

@@ -84,6 +84,7 @@ def test_an_interrupted_job_ends_as_one_that_was_not(tmp_path: Path, family: str
     assert third.train(2).values() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["SGD", "Adagrad", "Adam", "SparseAdam"])
 def test_state_that_comes_with_the_first_step_is_saved_with_all_rows(tmp_path: Path, family: str) -> None:
     expected = opened(tmp_path / "never saved", family).train(3).values()
@@ -173,6 +174,7 @@ def test_a_loaded_model_is_saved_whole(tmp_path: Path, assign: bool) -> None:
         assert Job(tmp_path, sgd).restore().values() == job.values()
 
 
+@pytest.mark.slow
 def test_a_loaded_optimizer_state_is_saved_whole(tmp_path: Path) -> None:
     make, is_sparse = FAMILIES["SparseAdam"]
     other = Job(tmp_path / "other", make, model=Model(is_sparse=is_sparse)).train(3)
@@ -325,6 +327,7 @@ class Small(Model):
         super().__init__(num_rows=NUM_ROWS - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Shares, Views, Bounded, Frozen, Small])
 def test_an_embedding_that_may_change_otherwise_is_dense(tmp_path: Path, kind: type[Model]) -> None:
     job = Job(tmp_path, sgd, model=kind()).restore()
@@ -389,6 +392,7 @@ def test_a_refused_restore_leaves_the_table_that_a_fresh_start_saves(tmp_path: P
     assert again.restore().values() == job.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["SGD", "SparseAdam", "Adam"])
 def test_copies_on_several_ranks_are_saved_once(tmp_path: Path, family: str) -> None:
     def life(ranks: ThreadRanks) -> tuple[int, dict[str, int], Values]:

@@ -172,6 +172,7 @@ def test_shifting_time_changes_no_duration(case: dict[str, Any], by_ns: int, boo
     assert figures(account_of(case, shifted, as_of_ns=as_of_ns)) == figures(account_of(case, files))
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs(), cuts=st.lists(st.integers(0, 120 * NS), min_size=1, max_size=4))
 def test_windows_add_up(case: dict[str, Any], cuts: list[int], case_log: CaseLog) -> None:
@@ -186,6 +187,7 @@ def test_windows_add_up(case: dict[str, Any], cuts: list[int], case_log: CaseLog
         assert sum(len(part.interruptions) for part in parts) == len(whole.interruptions)
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs(), hole=st.tuples(st.integers(0, 120 * NS), st.integers(0, 60 * NS)))
 def test_excluded_time_leaves_both_sides(case: dict[str, Any], hole: tuple[int, int], case_log: CaseLog) -> None:
@@ -212,6 +214,7 @@ def test_a_heartbeat_never_changes_effective(
     assert figures(after)["ns"]["effective"] == figures(before)["ns"]["effective"]
 
 
+@pytest.mark.slow
 @quick
 @given(case=jobs(), at=st.integers(0, 150))
 def test_a_prefix_in_time_never_keeps_more_than_the_whole(case: dict[str, Any], at: int, case_log: CaseLog) -> None:

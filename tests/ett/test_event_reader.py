@@ -41,6 +41,7 @@ def test_a_record_has_its_line_s_fields() -> None:
     assert record.where == "heartbeat 1/r0-h-7-b.jsonl seq 0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", range(1, len(lines(beat(0)))))
 def test_a_torn_last_line_is_dropped_and_flagged(cut: int) -> None:
     log = read(lines(beat(0), beat(1))[:-cut])

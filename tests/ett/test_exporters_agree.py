@@ -79,6 +79,7 @@ def scraped(case: dict[str, Any], case_log: CaseLog, folder: Path) -> Values:
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case_id", sorted(CASES))
 def test_otlp_the_collectors_page_and_the_report_are_one_figure(
     case_id: str, case_log: CaseLog, tmp_path: Path

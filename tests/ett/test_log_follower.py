@@ -40,6 +40,7 @@ def job() -> dict[str, bytes]:
     return {"0/sup-h-1-b.jsonl": lines("sup", supervisor), **half}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_log_that_grows_by_any_bytes_is_followed_exactly(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)

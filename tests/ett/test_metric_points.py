@@ -50,6 +50,7 @@ def seconds(points: list[MetricPoint], name: Any) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case_id", sorted(CASES))
 def test_component_seconds_are_those_of_the_report(case_id: str, tmp_path: Path, write_case: WriteCase) -> None:
     found = account_of(CASES[case_id], tmp_path, write_case)
@@ -79,6 +80,7 @@ def test_the_failure_that_ended_a_job_is_no_restart(tmp_path: Path, write_case: 
     assert found == {"infrastructure_failure": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case_id", sorted(CASES))
 def test_a_histogram_has_as_many_values_as_it_says(case_id: str, tmp_path: Path, write_case: WriteCase) -> None:
     found = account_of(CASES[case_id], tmp_path, write_case)

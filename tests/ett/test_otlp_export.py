@@ -64,6 +64,7 @@ def exported(folder: Path, *args: str) -> tuple[int, str]:
         return code, out.getvalue().decode() + err.getvalue().decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case_id", sorted(CASES))
 def test_every_span_of_every_case_arrives_as_it_is(
     case_id: str, receiver: Any, tmp_path: Path, write_case: WriteCase, otlp: Any

@@ -114,6 +114,7 @@ def test_an_attempt_of_another_boot_was_lost_with_its_host(folder: JobFolder) ->
     assert history.lost_cause(1, "another host", boot) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "lines", "cause"),
     [

@@ -47,6 +47,7 @@ def bars(svg: str) -> list[tuple[float, float, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case_id", sorted(CASES))
 def test_every_case_is_drawn_without_a_gap(case_id: str, drawn: Callable[[str], JobAccount]) -> None:
     job = drawn(case_id)

@@ -52,6 +52,7 @@ def checked_trace(data: bytes) -> list[dict[str, Any]]:
     return slices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", all_cases())
 def test_a_report_of_an_export_is_the_report_of_the_log(
     case: dict[str, Any], tmp_path: Path, case_log: CaseLog, capsys: pytest.CaptureFixture[str]
@@ -109,6 +110,7 @@ def test_a_file_that_is_no_export_is_a_clear_error(
     assert "x.jsonl:1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", all_cases())
 def test_every_case_makes_a_trace_that_nests(case: dict[str, Any], tmp_path: Path, case_log: CaseLog) -> None:
     case_log(case).write(tmp_path)

@@ -66,6 +66,7 @@ def check(store: Store, now_ns: int) -> None:
         assert build_report(found) == build_report(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_account_is_that_of_the_whole_log_whatever_arrives(store: Store, seed: int) -> None:
     rng = random.Random(seed)

@@ -38,6 +38,7 @@ def test_a_batch_goes_there_and_back_without_a_copy(torchrec: Any) -> None:
         assert ours_tensor.data_ptr() == back_tensor.data_ptr()
 
 
+@pytest.mark.slow
 def test_a_batch_of_variable_size_goes_there_and_back(torchrec: Any) -> None:
     inverse = (["a", "b"], torch.tensor([[0, 0, 0], [2, 1, 0]]))
     ours = KeyedJaggedTensor(

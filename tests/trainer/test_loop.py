@@ -215,6 +215,7 @@ def test_frozen_embeddings_add_no_row(on_ranks: OnRanks) -> None:
     assert on_ranks(1, body) == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 1, 4])
 def test_frozen_embeddings_train_at_any_depth(on_ranks: OnRanks, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the thread of the exclusive updates comes as late as it may: after the next batch was completed."""

@@ -33,6 +33,7 @@ def nan_filled(*shape: int) -> Tensor:
     return torch.full(shape, torch.nan)
 
 
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("weighted", [False, True])

@@ -97,6 +97,7 @@ def test_a_target_without_bytes_of_its_own_is_not_looked_at() -> None:
     assert content_of(object()) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_bytes", [0, 1, 5 << 20, WHOLE_BYTES, WHOLE_BYTES + 1, 40 << 20])
 def test_the_digest_sees_the_ends_of_a_file_of_any_size(num_bytes: int) -> None:
     def digest(data: bytes) -> str:

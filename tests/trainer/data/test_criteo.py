@@ -97,6 +97,7 @@ def test_scoring_does_not_move_the_cursor(folder: str) -> None:
     assert same(first + list(reader), list(reader_of(folder)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 20])
 def test_the_slices_of_all_ranks_make_up_the_same_global_batches(folder: str, world_size: int) -> None:
     whole = list(reader_of(folder))
@@ -287,6 +288,7 @@ def test_a_skipped_line_is_logged_with_file_and_line_by_rank_0_only(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window_rows", [10, 40])
 @pytest.mark.parametrize("allowed", [1, 2])
 def test_a_restored_reader_skips_and_stops_where_the_first_one_did(flawed: str, allowed: int, window_rows: int) -> None:

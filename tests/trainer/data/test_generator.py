@@ -58,6 +58,7 @@ def test_the_output_of_this_version_is_fixed() -> None:
     assert (GENERATOR_VERSION, digest) == (1, "49cdc476c597555f")
 
 
+@pytest.mark.slow
 def test_about_a_quarter_of_the_rows_are_clicks(lines: CriteoLines) -> None:
     assert 0.23 < lines.labels.mean() < 0.27
 

@@ -58,6 +58,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: root / name for name in ("text", "gzip", "parquet")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize("form", ["gzip", "parquet"])
 def test_batches_do_not_depend_on_the_format(folders: dict[str, Path], form: str, lanes: int) -> None:

@@ -80,6 +80,7 @@ def test_any_lengths_and_window_equal_whole_score_matrices(lengths: list[int], w
         torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2.0**-24), (torch.bfloat16, 2.0**-9)])
 def test_narrow_numbers_differ_by_their_rounding_alone(dtype: torch.dtype, bound: float) -> None:
     lengths, window = [5, 0, 150], 32

@@ -137,6 +137,7 @@ def assert_equal(left: list[Tensor], right: list[Tensor]) -> None:
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(left, right, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("world_size", "uneven"), [(2, False), (4, True)])
 def test_table_wise_training_has_the_bits_of_one_rank(
@@ -148,6 +149,7 @@ def test_table_wise_training_has_the_bits_of_one_rank(
     assert_equal(whole(on_ranks(world_size, body)), whole(on_ranks(1, body)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["row_wise", "mixed"])
 @pytest.mark.parametrize(("world_size", "uneven"), [(2, True), (3, False), (4, True)])
 def test_row_wise_training_of_single_ids_has_the_bits_of_one_rank(
@@ -159,6 +161,7 @@ def test_row_wise_training_of_single_ids_has_the_bits_of_one_rank(
     assert_equal(whole(on_ranks(world_size, body)), whole(on_ranks(1, body)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("plan", ["row_wise", "mixed"])
 def test_bags_over_ranks_are_exact_where_sums_are(on_ranks: Run, plan: str, weighted: bool) -> None:
@@ -178,6 +181,7 @@ def test_a_cache_of_any_depth_changes_no_bit(on_ranks: Run, depth: int | None) -
     assert_equal(whole(cached), whole(on_ranks(3, body)))
 
 
+@pytest.mark.slow
 def test_the_mean_of_a_bag_over_ranks_divides_by_its_whole_length(on_ranks: Run) -> None:
     def body(collectives: Any) -> Tensor:
         tables = make(collectives, "row_wise")

@@ -122,6 +122,7 @@ def equal(left: list[Tensor], right: list[Tensor]) -> bool:
     return all(torch.equal(mine, theirs) for mine, theirs in zip(left, right, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("world_size", [2, 4])
@@ -134,6 +135,7 @@ def test_table_wise_training_has_the_bits_of_one_rank(
     assert equal(whole(on_ranks(world_size, body)), whole(on_ranks(1, body)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("plan", ["row_wise", "row_wise_hash"])
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -146,6 +148,7 @@ def test_row_wise_training_of_single_ids_has_the_bits_of_one_rank(
     assert equal(whole(on_ranks(world_size, body)), whole(on_ranks(1, body)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["row_wise", "row_wise_hash", "data_parallel", "mixed", "table_wise"])
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_sums_that_are_exact_are_equal_under_every_plan(on_ranks: Run, world_size: int, plan: str) -> None:

@@ -164,6 +164,7 @@ def test_ids_are_located_and_wrong_ones_counted(batch_size: int, num_rows: int, 
     assert int(found[0][2][0]) == int(((ids < 0) | (ids > 60)).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 8192, 20_000])
 def test_elements_that_are_not_finite_are_counted(count: int, device: torch.device) -> None:
     from ett.trainer.kernels import triton_batch

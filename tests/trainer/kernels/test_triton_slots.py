@@ -110,6 +110,7 @@ def test_rows_come_and_go_as_in_a_flat_table(seed: int, room: int, device: torch
         assert torch.equal(cache.others[0][1].cpu()[:, 0].float(), flat[:, 0] - WIDTH * torch.arange(NUM_ROWS))
 
 
+@pytest.mark.slow
 def test_the_rows_used_longest_ago_leave_first(device: torch.device) -> None:
     for kind in (kernels(), reference_slots):
         cache = Cache(kind, 6, device)

@@ -20,6 +20,7 @@ class DictOfRows:
             assert row.tobytes() == self.rows.get(i, b"\xee" * ROW_BYTES)
 
 
+@pytest.mark.slow
 @every_store
 @pytest.mark.parametrize("seed", range(3))
 def test_a_store_answers_as_a_dict_does(open_store: OpenStore, seed: int) -> None:

@@ -41,6 +41,7 @@ def test_the_host_tier_needs_no_place(tmp_path: Path) -> None:
         assert isinstance(tiers.storage("t", 4, STATES), HostStorage)
 
 
+@pytest.mark.slow
 def test_a_life_that_ends_leaves_no_file(tmp_path: Path) -> None:
     with open_tiers(ssd(), place(tmp_path)) as tiers:
         storage = tiers.storage("t", 4, STATES)
