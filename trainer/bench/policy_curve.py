@@ -75,11 +75,11 @@ def _round_up(most: float) -> float:
 
 
 def _legend(names: Sequence[str], y: int) -> list[str]:
-    parts = []
-    for number, name in enumerate(names):
-        x = 24 + 104 * number
+    parts, x = [], 24
+    for name in names:
         parts.append(f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{_COLOURS[name]}"/>')
         parts.append(text(x + 14, y, name))
+        x += 40 + 7 * len(name)
     return parts
 
 
