@@ -6,6 +6,7 @@ and those of one row in order; what they do is on the path of training.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +16,7 @@ from ett.checkpoint.table_lock import TableLock
 
 Ids = NDArray[np.int64]
 Slots = NDArray[np.int64]
+SlotsOf = Callable[[Ids], Slots]
 
 
 class RowChanges(Protocol):
@@ -26,8 +28,11 @@ class RowChanges(Protocol):
     def grow(self, num_slots: int) -> None:
         """Slots are below num_slots from now on."""
 
-    def announced(self, slots: Slots, ids: Ids) -> None:
-        """A batch will look rows up, and most likely change them."""
+    def announced(self, ids: Ids, slots_of: SlotsOf) -> None:
+        """A batch will look ids up, and most likely change their rows; some are no rows yet.
+
+        Args: slots_of: as `TrackedTable.slots_of`, which takes time, for whoever needs it.
+        """
 
     def passed(self) -> None:
         """The batch that was announced first, of those that have not passed, changes nothing any more."""
@@ -79,7 +84,7 @@ class NobodyTracks:
     def grow(self, num_slots: int) -> None:
         return None
 
-    def announced(self, slots: Slots, ids: Ids) -> None:
+    def announced(self, ids: Ids, slots_of: SlotsOf) -> None:
         return None
 
     def passed(self) -> None:

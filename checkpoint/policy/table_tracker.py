@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ett.checkpoint.policy.access_counter import AccessCounter
 from ett.checkpoint.policy.row_map import RowMap, Slots
+from ett.checkpoint.tracked_table import SlotsOf
 
 Ids = NDArray[np.int64]
 _BATCHES_AHEAD = 64  # that are announced and have not passed, at most: the guard has the rows of others
@@ -102,10 +103,15 @@ class TableTracker:
             self.counter.inserted(num_rows)
             self._in_hot.mark(in_hot)
 
-    def announced(self, slots: Slots, ids: Ids) -> None:
+    def announced(self, ids: Ids, slots_of: SlotsOf) -> None:
         self._coming.append(ids)
-        if capture := self._capture:
-            capture.keep(slots, ids, "prefetch")
+        if self._capture:
+            self._keep_ahead(ids, slots_of)
+
+    def keep_coming(self, slots_of: SlotsOf) -> None:
+        """Keep rows of the batches that were announced and have not passed, in a capture; within the table's lock."""
+        for ids in list(self._coming):
+            self._keep_ahead(ids, slots_of)
 
     def passed(self) -> None:
         if self._coming:
@@ -122,10 +128,6 @@ class TableTracker:
             capture.touched(slots)
         with self._lock:
             self._dirty.mark(slots)
-
-    def coming(self) -> list[Ids]:
-        """Return the ids of the batches that were announced and have not passed; their rows may have gone since."""
-        return list(self._coming)
 
     def inserted(self, slots: Slots, ids: Ids) -> None:
         """Args: ids: int64 [N], kept; slots: of the new rows, in free slots."""
@@ -226,6 +228,12 @@ class TableTracker:
                 taken.dirty.clear(slots)
             self._dirty.merge(taken.dirty)
             self._events = [*taken.events, *self._events]
+
+    def _keep_ahead(self, ids: Ids, slots_of: SlotsOf) -> None:
+        slots = slots_of(ids)
+        is_row = slots >= 0
+        if capture := self._capture:
+            capture.keep(slots[is_row], ids[is_row], "prefetch")
 
     @property
     def _capture(self) -> Capture | None:

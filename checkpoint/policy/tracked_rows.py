@@ -53,10 +53,8 @@ class TrackedRows:
     def keep_coming(self) -> None:
         """Copy the rows that batches on their way will change: they were announced before the step boundary."""
         if self.capture is not None:
-            for ids in self.tracker.coming():
-                with self.shard.lock:
-                    slots = self.shard.slots_of(ids)
-                    self.capture.keep(slots[slots >= 0], ids[slots >= 0], "prefetch")
+            with self.shard.lock:
+                self.tracker.keep_coming(self.shard.slots_of)
 
     def find_changes(self) -> None:
         """List what was frozen."""

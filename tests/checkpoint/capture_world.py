@@ -116,7 +116,7 @@ class CaptureWorld:
         self.tracked = TrackedRows(SPEC, self.table)  # type: ignore[arg-type]
         self.tracked.follow()
         if "coming" not in self.rules:
-            self.tracked.tracker.coming = list  # type: ignore[method-assign]
+            self.tracked.tracker.keep_coming = lambda slots_of: None  # type: ignore[method-assign]
         self.tracked.chain = TableChain(bounds=(NUM_IDS // 2,), ages=(1, 1), base_seqs=(1, 1))
         self.counts = {"prefetch": 0, "guard": 0, "sweep": 0}
         self._ahead: deque[Ids] = deque()
@@ -138,8 +138,7 @@ class CaptureWorld:
             ids = np.array(sorted(self.rng.sample(range(NUM_IDS), BATCH)), np.int64)
             if "prefetch" in self.rules:
                 with self.table.lock:
-                    known = self.table.slots_of(ids) >= 0
-                    self.tracker.announced(self.table.slots_of(ids[known]), ids[known])
+                    self.tracker.announced(ids, self.table.slots_of)
             self._ahead.append(ids)
 
     def _train(self) -> None:

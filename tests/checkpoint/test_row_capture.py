@@ -29,7 +29,7 @@ def worlds(num_seeds: int, rules: frozenset[str] = RULES, **settings: int) -> li
         lived.append(world)
         try:
             world.run()
-        except AssertionError as err:  # a row that is wanted is not there any more
+        except (AssertionError, KeyError) as err:  # a row that is wanted, or its staged copy, is not there any more
             world.wrong.append(str(err))
         if world.wrong:
             break

@@ -23,8 +23,8 @@ class ToldRows:
         changes.grow(self._index.num_slots)
 
     def announced(self, ids: Ids) -> None:
-        """Tell of rows that a batch will look up; those that do not exist yet are passed over."""
-        self._tell_known(ids, self._changes.announced)
+        """Tell of ids that a batch will look up."""
+        self._changes.announced(ids, self._index.find)
 
     def passed(self) -> None:
         """Tell that the first of the announced batches has been trained, or was dropped."""
