@@ -10,12 +10,12 @@ from torch import nn
 from ett.checkpoint.bench.bench_disk import drop_from_cache
 from ett.checkpoint.bench.bench_run import QuietRun
 from ett.checkpoint.bench.bench_tables import tables_of
+from ett.checkpoint.bench.dcp import dcp_load, dcp_save
 from ett.checkpoint.bench.spent import Spent, spent
 from ett.checkpoint.checkpointer import Checkpointer
 from ett.checkpoint.config import CheckpointConfig
 from ett.checkpoint.retention import retire
 from ett.checkpoint.store import open_store
-from ett.checkpoint.worker_threads import num_io_threads
 
 
 class Ours:
@@ -63,18 +63,10 @@ class Theirs:
         self._number = 0
 
     def save(self) -> Spent:
-        from torch.distributed.checkpoint.filesystem import FileSystemWriter
-        from torch.distributed.checkpoint.state_dict_saver import save
-
         shutil.rmtree(self._folder, ignore_errors=True)
         self._number += 1
-        writer = FileSystemWriter(self._folder / str(self._number), thread_count=num_io_threads(), sync_files=True)
-        return spent(lambda: save(self._state, storage_writer=writer, no_dist=True))
+        return spent(lambda: dcp_save(self._state, self._folder / str(self._number)))
 
     def restore(self) -> Spent:
-        from torch.distributed.checkpoint.filesystem import FileSystemReader
-        from torch.distributed.checkpoint.state_dict_loader import load
-
         drop_from_cache(self._folder)
-        reader = FileSystemReader(self._folder / str(self._number))
-        return spent(lambda: load(self._state, storage_reader=reader, no_dist=True))
+        return spent(lambda: dcp_load(self._state, self._folder / str(self._number)))

@@ -11,12 +11,12 @@ from typing import Any, Literal, Protocol
 
 from ett.checkpoint.bench.bench_disk import drop_from_cache
 from ett.checkpoint.bench.bench_run import QuietRun
+from ett.checkpoint.bench.dcp import dcp_async_save, dcp_load, dcp_save, dcp_stager
 from ett.checkpoint.bench.spent import Spent, spent
 from ett.checkpoint.checkpointer import Checkpointer
 from ett.checkpoint.config import CheckpointConfig
 from ett.checkpoint.save_facts import SaveFacts
 from ett.checkpoint.store import Store
-from ett.checkpoint.worker_threads import num_io_threads
 from ett.errors import ThresholdMissed
 from ett.trainer.bench.policy_job import PolicyJob
 
@@ -151,7 +151,7 @@ class PolicySaver:
 
 
 class DcpSaver:
-    """torch.distributed.checkpoint of the same rows as dense tensors, with as many threads, files flushed.
+    """DCP of torch, of the same rows as dense tensors.
 
     The asynchronous one copies them to memory that it uses again, and writes beside training. What it wrote is deleted
     when the block is over, which is not timed.
@@ -166,28 +166,19 @@ class DcpSaver:
         self._stager: Any = None
 
     def begin(self, folder: Path) -> None:
-        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-
         self._folder = folder
-        self._stager = DefaultStager(StagingOptions(False, False, False, False)) if self._is_async else None
+        self._stager = dcp_stager() if self._is_async else None
         self.trigger(0)
         self.settle()
 
     def trigger(self, step: int) -> None:
-        from torch.distributed.checkpoint.filesystem import FileSystemWriter
-        from torch.distributed.checkpoint.state_dict_saver import async_save, save
-
         self.settle()
         self._newest = self._folder / str(step)
-        writer = FileSystemWriter(self._newest, thread_count=num_io_threads(), sync_files=True)
         with self._job.rows:
-            state = self._job.tensors()
-            if not self._is_async:
-                save(state, storage_writer=writer, no_dist=True)
-                return
-            running = async_save(state, storage_writer=writer, async_stager=self._stager, no_dist=True)
-        assert isinstance(running, Future)
-        self._running = running
+            if self._is_async:
+                self._running = dcp_async_save(self._job.tensors(), self._newest, self._stager)
+            else:
+                dcp_save(self._job.tensors(), self._newest)
 
     def settle(self) -> None:
         if self._running is not None:
@@ -205,13 +196,10 @@ class DcpSaver:
         return facts
 
     def restore(self, twin: PolicyJob) -> Spent:
-        from torch.distributed.checkpoint.filesystem import FileSystemReader
-        from torch.distributed.checkpoint.state_dict_loader import load
-
         assert self._newest is not None
         drop_from_cache(self._folder)
-        state, reader = twin.tensors(), FileSystemReader(self._newest)
-        return spent(lambda: load(state, storage_reader=reader, no_dist=True))
+        state, newest = twin.tensors(), self._newest
+        return spent(lambda: dcp_load(state, newest))
 
 
 def _bytes_of(folder: Path) -> int:
