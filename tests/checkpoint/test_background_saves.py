@@ -80,11 +80,11 @@ def live(folder: Path, seed: int, config: dict[str, Any]) -> dict[int, Rows]:
                 store.let(mine.randint(0, 2))
                 if step % 3 == 0:
                     store.go()  # the one before is waited for
+                    assert checkpointer.has_settled(60)
                     rows[step] = tables.rows()
-                checkpointer.step(step, step)
-                if step % 3 == 0:
                     store.hold()
                     store.fails = mine.random() < 0.2
+                checkpointer.step(step, step)
             store.go()
             store.fails = False
             rows[first + 15] = tables.rows()
