@@ -160,10 +160,10 @@ def _write_part(place: SavePlace, tables: TableSaves, taken: Triggered) -> Json:
     with DenseSave(place.store, place.ranks, _identity(place, plan, "dense"), taken.dense, written) as dense_save:
         found = _write_rows(place, tables.tracked_rows(), plan, written)
         entries, shares = tables.entries([*taken.untracked, *found])
-        captured = asdict(tables.captured())
     entry = dense_save.result()
     place.store.sync(written)
     place.run.at("ckpt_after_shard_write", plan["step"])
+    captured = asdict(tables.captured())
     part: Json = {"tables": entries, "dense": entry.as_json() if entry else None}
     name = f"m/{plan['ckpt_uuid']}/w{rank:05d}.json"
     fragment = seal({"document": "fragment", "ckpt_uuid": plan["ckpt_uuid"], "writer": rank, "rng": taken.rng, **part})

@@ -24,6 +24,7 @@ from ett.checkpoint.table_lock import TableLock
 from ett.checkpoint.table_segments import TableSpec
 from ett.checkpoint.tensor_bytes import TORCH_DTYPES
 from ett.checkpoint.tracked_table import NOBODY_TRACKS, Ids, RowChanges
+from ett.errors import CorruptState
 
 log = logging.getLogger(__name__)
 Embeddings = nn.Embedding | nn.EmbeddingBag
@@ -41,6 +42,7 @@ class TorchTable:
         self.tracked_by: RowChanges = NOBODY_TRACKS
         self._imported: dict[str, Tensor] = {}
         self._seen: dict[str, tuple[Tensor, int, int]] = {}
+        self._is_stepping = False  # an optimizer changes rows, which it has told
         self._said: set[str] = set()
         self._describe()
 
@@ -75,8 +77,10 @@ class TorchTable:
 
     def look(self) -> None:
         """Tell of all rows if weight or state is another or has been written to since the last step."""
+        with self.lock:
+            self._is_stepping = False
         now = self._present()
-        if self._seen.keys() <= now.keys() and all(_is_same(seen, now[name]) for name, seen in self._seen.items()):
+        if self._is_as_seen(now):
             return
         self._seen = now
         if self.tracked_by is not NOBODY_TRACKS:
@@ -98,11 +102,13 @@ class TorchTable:
                 "writes all of it",
             )
         with self.lock:
+            self._is_stepping = True
             for ids in self._all_ids() if rows is None else (np.unique(rows.cpu().numpy()),):
                 self.tracked_by.updated(ids, ids)
 
     def after_step(self) -> None:
-        self._seen = self._present()
+        with self.lock:
+            self._seen, self._is_stepping = self._present(), False
 
     # TrackedTable
 
@@ -137,6 +143,14 @@ class TorchTable:
         return torch.arange(self.num_tracked_rows())
 
     def gather(self, ids: Tensor, out: TableRows) -> None:
+        """See `TableShard`. Raises: CorruptState: somebody writes to the table who does not say it."""
+        if self.tracked_by is not NOBODY_TRACKS and not self._is_stepping and not self._is_as_seen(self._present()):
+            raise CorruptState(
+                f"table {self.name} was written to while a checkpoint of it was on its way, by something else than a "
+                "step of an optimizer",
+                expected="changes between two saves, or a save that training waits for",
+                do="set checkpoint.background = false for a model whose rows are changed by other code",
+            )
         live = self.state_rows() if out.states else {}
         gather_range(ids, self.weight.detach(), {name: _as_rows(live[name]) for name in out.states}, out)
 
@@ -152,6 +166,7 @@ class TorchTable:
 
     def end_import(self) -> None:
         """States wait for `take_imported`: an optimizer is given all of its state at once."""
+        torch.autograd.graph.increment_version(self.weight)
 
     def _describe(self) -> None:
         weight, *states = layout = self._layout()
@@ -169,6 +184,9 @@ class TorchTable:
 
     def _has_rows(self, name: object, value: Any) -> bool:
         return isinstance(name, str) and name != "weight" and is_rows(value) and len(value) == len(self.weight)
+
+    def _is_as_seen(self, now: Mapping[str, tuple[Tensor, int, int]]) -> bool:
+        return self._seen.keys() <= now.keys() and all(_is_same(seen, now[name]) for name, seen in self._seen.items())
 
     def _present(self) -> dict[str, tuple[Tensor, int, int]]:
         found: Mapping[str, Tensor] = {"weight": self.weight, **self.state_rows()}

@@ -74,6 +74,7 @@ class RowCapture:
         """Args: read: copies rows as they are now, by ids, ascending. num_slots: of the table."""
         self._spec, self._table, self._read, self._pool, self._clock = spec, table, read, pool, clock
         self._settled = RowMap(num_slots)
+        self._others = RowMap(num_slots)  # that are not wanted
         self._staged = StagedIds()
         self._block_rows = rows_of_block(spec)
         self._open, self._filled = -1, 0  # the block that rows go to, and how many it has
@@ -90,6 +91,7 @@ class RowCapture:
 
     def grow(self, num_slots: int) -> None:
         self._settled.grow(num_slots)
+        self._others.grow(num_slots)
 
     def keep(self, slots: Slots, ids: Ids, path: Path) -> None:
         """Copy rows that are wanted and not yet settled; within the table's lock, before they change.
@@ -113,14 +115,16 @@ class RowCapture:
     def came(self, slots: Slots) -> None:
         """Learn of rows that are none of this checkpoint's."""
         self._settled.mark(slots)
+        self._others.mark(slots)
 
     def want_only(self, wanted: RowMap) -> None:
         """Keep no others from now on; until this is called every row is wanted."""
         self._settled.mark_others(wanted)
+        self._others.mark_others(wanted)
 
     def touched(self, slots: Slots) -> None:
-        """Give up: rows that were wanted have been written to, and what they were is lost."""
-        if len(self._settled.unmarked(slots)):
+        """Give up if rows are wanted: nobody knows whether they were read before they were written to."""
+        if len(self._others.unmarked(slots)):
             self._fail(
                 CorruptState(
                     f"rows of table {self._spec.name} were written to while a checkpoint of them was on its way",
@@ -139,6 +143,13 @@ class RowCapture:
         for start in range(0, len(ids), at_once):
             part = slice(start, start + at_once)
             self._sweep(ids[part], tuple(column[part] for column in columns))
+
+    def check(self) -> None:
+        """Look, when all rows have been read, whether they were those of the boundary. Raises: CorruptState."""
+        with self._table.lock:
+            if self._failure is not None:
+                raise self._failure
+            self._read(np.empty(0, np.int64), tuple(np.empty((0, g.row_bytes), np.uint8) for g in self._spec.groups))
 
     def close(self) -> None:
         """Keep nothing any more; within the table's lock."""

@@ -120,8 +120,14 @@ class TableSaves:
             yield from self._rows_of(table)
 
     def captured(self) -> CaptureCounts:
-        """Return how this rank's rows came to the checkpoint that is under way."""
-        counts = sum_of(table.capture.counts for table in self._tracked.values() if table.capture is not None)
+        """Return how this rank's rows came to the checkpoint that is under way, all of which have been read.
+
+        Raises: CorruptState: some were written to untold before, or meanwhile.
+        """
+        captures = [table.capture for table in self._tracked.values() if table.capture is not None]
+        for capture in captures:
+            capture.check()
+        counts = sum_of(capture.counts for capture in captures)
         return replace(counts, staged_bytes=0 if self._pool is None else self._pool.most_bytes)
 
     def entries(self, written: Sequence[WrittenTable]) -> tuple[list[Json], list[Json]]:

@@ -70,7 +70,7 @@ class DenseRows(PlainRows):
         self.is_copy = not is_exporter
         self.lock = TableLock()
         self.tracked_by: RowChanges = NOBODY_TRACKS
-        self.register_load_state_dict_post_hook(_touch_all)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_tell_of_all)  # type: ignore[no-untyped-call]
         self.state_rows = {s.name: torch.zeros(len(ids), s.width, dtype=getattr(torch, s.dtype)) for s in self.states}
 
     def update(self, ids: Ids, grads: RowSums, learning_rate: float) -> None:
@@ -140,6 +140,9 @@ class DenseRows(PlainRows):
         del self._imported
 
 
-def _touch_all(rows: DenseRows, _: object) -> None:
-    """A hook of the module that it is called with: copies of a module share its hooks."""
-    rows.touched(None)
+def _tell_of_all(rows: DenseRows, *_: object) -> None:
+    """A hook of the module that it is called with, before it loads a state: copies of a module share its hooks."""
+    if rows.num_tracked_rows():
+        ids = rows.tracked_ids()
+        with rows.lock:
+            rows.tracked_by.updated(rows.slots_of(ids), ids)
