@@ -10,14 +10,18 @@ from ett.raised import raised_by
 
 
 class BackgroundSave:
-    """Runs at once, in a thread of its own, which does not keep a process from ending."""
+    """Runs at once, in a thread of its own.
+
+    A process that ends waits for it: it would abort if the thread were in native code, and its exit code be lost. The
+    thread finds that no others begin any more, and ends, too.
+    """
 
     def __init__(self, step: int, cursor: int, work: Callable[[], Commit]) -> None:
         self.step, self.cursor = step, cursor
         self._work = work
         self._commit: Commit | None = None
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="ckpt-save", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ckpt-save")
         self._thread.start()
 
     def result(self) -> Commit:
@@ -28,7 +32,7 @@ class BackgroundSave:
         assert self._commit is not None
         return self._commit
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float | None = None) -> bool:
         """Return whether it has ended, well or not, within a time."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
