@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -110,6 +110,9 @@ class Checkpointer:
         # Where the part of a save is done that training does not wait for.
         self._beside = replace(self._place, ranks=present.beside()) if config.background else None
         self._running: BackgroundSave | None = None
+        self._waited_s = (
+            0.0  # before its step boundary, for room in the buffer and for rows to be those of a whole step
+        )
         self._retention = RetentionThread(self._place.store, config.keep_last)
         self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock, say=record.emit)
         self._epoch: Epoch | None = None
@@ -120,14 +123,18 @@ class Checkpointer:
     def restore(self, resume: str | None = None) -> RestoredPosition | None:
         """Load the state to go on from and fence every older process; None on a fresh start.
 
+        A save that is under way is waited for.
+
         Args: resume: "auto", "never", or a step; $ETT_RESUME where not given.
         Raises: RestoreFailed, NoCheckpoint, NotFound, Conflict, AccessDenied: on every rank alike.
             ConfigError: the folder holds another job's commits, no step was named, checkpoint.allow_foreign is not set.
         """
+        self._collect()
         word = resume if resume is not None else os.environ.get("ETT_RESUME", "auto")
         step = _resume_step(word)
         with self._place.run.span("restore"):
             on_rank_zero(self._place.ranks, lambda: self._refuse_foreign(is_explicit=step is not None))
+            self._tables.await_others()
             has_copies = self._tier is not None and word != "never"
             with self._tier.copies(step) if self._tier is not None and has_copies else nullcontext():
                 restored = None if word == "never" else restore_newest(self._reading, self._state, step)
@@ -229,18 +236,25 @@ class Checkpointer:
             epoch = self._ready()
             with self._held:
                 taken = trigger(self._place, self._tables, epoch, step, cursor)
-            self._running = BackgroundSave(step, cursor, lambda: self._finished(place, taken))
-        self._due.saved((self._place.clock.mono_ns() - began_ns) / 1e9)
+            with self._tables.given_back_on_error():  # Ctrl-C
+                self._running = BackgroundSave(step, cursor, lambda: self._finished(place, taken))
+        held_s = (self._place.clock.mono_ns() - began_ns) / 1e9
+        self._waited_s = held_s - taken.stall_s
+        self._due.saved(held_s)
 
     def _collect(self) -> Commit | None:
         """Wait for the save that is under way, if there is one, and return its commit; None: there is none."""
-        running, self._running = self._running, None
+        running = self._running
         if running is None:
             return None
+        began_ns = self._place.clock.mono_ns()
         with self._place.run.span("ckpt_save"):
+            running.wait()  # whoever is interrupted in it, by Ctrl-C, has it under way still
+            self._running = None
             commit = self._attempt(running.step, running.cursor, running.result)
         if commit is not None:
-            self._succeeded(commit, commit.stats["stall_s"])
+            waited_s = self._waited_s + (self._place.clock.mono_ns() - began_ns) / 1e9
+            self._succeeded(commit, commit.stats["stall_s"] + waited_s)
         return commit
 
     def _finished(self, place: SavePlace, taken: Triggered) -> Commit:
@@ -291,18 +305,19 @@ class Checkpointer:
             then is logged; it stays in the buffer, and the next start sends it.
         Raises: Unreachable: the remote store did not take it in time; it stays in the buffer.
         """
-        has_ended = False
-        try:
+        with ExitStack() as last:  # from bottom to top, all of it, whatever fails
+            last.callback(self._place.ranks.close)
+            last.callback(self._close_beside)
+            last.callback(self._retention.close, wait=wait)
+            if self._tier is not None:
+                last.callback(self._tier.close, wait=wait)
             if wait:
                 self._collect()
-            has_ended = self.has_settled()
-            if self._tier is not None:
-                self._tier.close(wait=wait)
-        finally:
-            self._retention.close(wait=wait)
-            if self._beside is not None and has_ended:
-                self._beside.ranks.close()
-            self._place.ranks.close()
+            self.has_settled()
+
+    def _close_beside(self) -> None:
+        if self._beside is not None and self.has_settled(0):
+            self._beside.ranks.close()
 
     def has_settled(self, timeout_s: float = STOP_S) -> bool:
         """Return whether no save is under way any more, after waiting for one for a time; what it came to is lost."""

@@ -83,10 +83,10 @@ def trigger(place: SavePlace, tables: TableSaves, epoch: Epoch, step: int, curso
         untracked.extend(_write_rows(place, tables.untracked_rows(), plan, written))
 
     try:
-        tables.freeze()
-        gather_or_raise(place.ranks, write_untracked)
+        with tables.given_back_on_error():
+            tables.freeze()
+            gather_or_raise(place.ranks, write_untracked)
     except EttError:
-        tables.give_back()
         _discard(place.store, written)
         raise
     stall_s = (place.clock.mono_ns() - began_ns) / 1e9
@@ -102,17 +102,17 @@ def finish(place: SavePlace, tables: TableSaves, epoch: Epoch, taken: Triggered,
     began_ns = place.clock.mono_ns()
     stall_s = taken.stall_s if is_beside else None
     try:
-        tables.plan(place.ranks)
-        parts = gather_or_raise(place.ranks, lambda: _write_part(place, tables, taken))
+        with tables.given_back_on_error():
+            tables.plan(place.ranks)
+            parts = gather_or_raise(place.ranks, lambda: _write_part(place, tables, taken))
     except EttError:
-        tables.give_back()
         _discard(place.store, written)
         raise
-    place.run.at("ckpt_before_commit", plan["step"])
     try:
-        text = on_rank_zero(place.ranks, lambda: _commit(place, tables, epoch, plan, parts, stall_s=stall_s))
+        with tables.given_back_on_error():
+            place.run.at("ckpt_before_commit", plan["step"])
+            text = on_rank_zero(place.ranks, lambda: _commit(place, tables, epoch, plan, parts, stall_s=stall_s))
     except EttError:
-        tables.give_back()
         is_unused: bool = on_rank_zero(place.ranks, lambda: _is_certainly_not_ours(place.store, plan))
         if is_unused:
             _discard(place.store, written)

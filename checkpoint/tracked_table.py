@@ -49,6 +49,9 @@ class RowChanges(Protocol):
     def touched(self, slots: Slots, ids: Ids) -> None:
         """Rows may have changed, untold: what they were is lost."""
 
+    def await_end(self) -> None:
+        """Return when nothing depends on being told any more; not within the table's lock."""
+
 
 @runtime_checkable
 class TrackedTable(Protocol):
@@ -100,6 +103,9 @@ class NobodyTracks:
         return None
 
     def touched(self, slots: Slots, ids: Ids) -> None:
+        return None
+
+    def await_end(self) -> None:
         return None
 
 

@@ -7,6 +7,7 @@ changes is written whole, every time, and while training waits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -185,6 +186,20 @@ class TableSaves:
                 if table.tracker.is_in_flight:
                     table.tracker.give_back()
         self._end()
+
+    @contextmanager
+    def given_back_on_error(self) -> Iterator[None]:
+        """`give_back` if the body raises anything: rows would be kept for a checkpoint that nobody writes."""
+        with ExitStack() as stack:
+            stack.callback(self.give_back)
+            yield
+            stack.pop_all()
+
+    def await_others(self) -> None:
+        """Return when no other Checkpointer saves a table any more: rows of it may be written to untold."""
+        for shard in self.state.shards.values():
+            if isinstance(shard, TrackedTable):
+                shard.tracked_by.await_end()
 
     def touched(self, name: str, ids: Ids | None) -> None:
         """See `TrackedTable.touched`; a table that is not tracked is written whole in any case."""

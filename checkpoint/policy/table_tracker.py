@@ -83,6 +83,7 @@ class TableTracker:
         self._dirty, self._in_hot = RowMap(), RowMap()
         self._events: list[tuple[Ids, bool]] = []  # in order: ids, whether they went or came
         self._in_flight: _InFlight | None = None
+        self._ended = threading.Condition(self._lock)  # what was in flight
         self._coming: deque[Ids] = deque(maxlen=_BATCHES_AHEAD)
 
     def grow(self, num_slots: int) -> None:
@@ -214,6 +215,7 @@ class TableTracker:
             for slots, _ in taken.evicted:
                 in_hot.clear(slots)
             self._in_hot = in_hot
+            self._ended.notify_all()
 
     def give_back(self) -> None:
         """Make due again what was taken for a checkpoint that failed, was abandoned or skipped."""
@@ -228,6 +230,11 @@ class TableTracker:
                 taken.dirty.clear(slots)
             self._dirty.merge(taken.dirty)
             self._events = [*taken.events, *self._events]
+            self._ended.notify_all()
+
+    def await_end(self) -> None:
+        with self._lock:
+            self._ended.wait_for(lambda: self._in_flight is None)
 
     def _keep_ahead(self, ids: Ids, slots_of: SlotsOf) -> None:
         slots = slots_of(ids)

@@ -40,7 +40,11 @@ class TrackedRows:
         return self.decision is not None and len(self.decision.base) == self.chain.num_parts
 
     def follow(self) -> None:
-        """Be told of all changes from now on, of rows that are as they were committed."""
+        """Be told of all changes from now on, of rows that are as they were committed.
+
+        Another Checkpointer that saves the table, and would be told no more, is waited for.
+        """
+        self.shard.tracked_by.await_end()
         self.tracker = TableTracker()
         self.shard.track(self.tracker)
         self.tracker.restored(self.shard.num_tracked_rows(), NO_IDS)
