@@ -7,21 +7,14 @@ from pathlib import Path
 
 import xxhash
 
-from ett.checkpoint.segment import HASH_AND_END_BYTES, StoredFile
+from ett.checkpoint.segment import StoredFile, unhashed_end
 
 _READ_BYTES = 4 << 20
 
 
-def file_hash(path: Path, *, without_last: int = 0) -> str:
-    """Return the xxh3_128 of a file but for its last bytes."""
-    hasher = xxhash.xxh3_128()
-    buffer = memoryview(bytearray(_READ_BYTES))
-    with open(path, "rb", buffering=0) as file:
-        end, offset = os.fstat(file.fileno()).st_size - without_last, 0
-        while offset < end and (got := os.preadv(file.fileno(), [buffer[: end - offset]], offset)):
-            hasher.update(buffer[:got])
-            offset += got
-    return hasher.hexdigest()
+def file_hash(path: Path) -> str:
+    """Return the xxh3_128 of a file."""
+    return _hash_and_end(path, 0)[0]
 
 
 def stored_bytes(path: str, data: bytes) -> StoredFile:
@@ -30,11 +23,21 @@ def stored_bytes(path: str, data: bytes) -> StoredFile:
 
 
 def is_intact(path: Path, stored: StoredFile) -> bool:
-    """Return whether the file has the size and the hash of the manifest; a segment's leaves out where it stands."""
+    """Return whether the file has the size and every byte of the manifest's."""
+    end = unhashed_end(stored)
     try:
-        if path.stat().st_size != stored.bytes:
-            return False
-        without = HASH_AND_END_BYTES if path.suffix == ".seg" else 0
-        return file_hash(path, without_last=without) == stored.xxh3_128
+        return path.stat().st_size == stored.bytes and _hash_and_end(path, len(end)) == (stored.xxh3_128, end)
     except FileNotFoundError:
         return False
+
+
+def _hash_and_end(path: Path, length: int) -> tuple[str, bytes]:
+    """Return the xxh3_128 of a file but for its last `length` bytes, and these."""
+    hasher = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(_READ_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        end, offset = os.fstat(file.fileno()).st_size - length, 0
+        while offset < end and (got := os.preadv(file.fileno(), [buffer[: end - offset]], offset)):
+            hasher.update(buffer[:got])
+            offset += got
+        return hasher.hexdigest(), os.pread(file.fileno(), length, max(0, end))

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import xxhash
 
 from ett.checkpoint.local_store import LocalStore
-from ett.checkpoint.segment import HASH_AND_END_BYTES, StoredFile
+from ett.checkpoint.segment import StoredFile, unhashed_end
 from ett.errors import EttError
 
 log = logging.getLogger(__name__)
@@ -73,14 +73,16 @@ class Peers:
     def _copy(self, held: Held) -> None:
         stored = held.stored
         hasher, left = xxhash.xxh3_128(), stored.bytes
-        unhashed = HASH_AND_END_BYTES if stored.path.endswith(".seg") else 0  # where the hash itself stands
+        end, expected_end = b"", unhashed_end(stored)
         url = f"{held.url}/{stored.xxh3_128}/{quote(stored.path)}"
         with self._open(url, timeout=SILENCE_S) as answer, self._local.create_stream(stored.path) as file:
             while piece := answer.read(min(_PIECE_BYTES, left + 1)):
-                hasher.update(piece[: max(0, left - unhashed)])
+                num_hashed = max(0, left - len(expected_end))
+                hasher.update(piece[:num_hashed])
+                end += piece[num_hashed:]
                 left -= len(piece)
                 if left < 0:
                     break
                 file.write(piece)
-            if left or hasher.hexdigest() != stored.xxh3_128:
-                raise _Unfit(f"{stored.bytes - left} of {stored.bytes} bytes, hash {hasher.hexdigest()}")
+            if left or hasher.hexdigest() != stored.xxh3_128 or end != expected_end:
+                raise _Unfit(f"{stored.bytes - left} of {stored.bytes} bytes, hash {hasher.hexdigest()}, end {end!r}")

@@ -83,6 +83,11 @@ class StoredFile:
         return cls(path=entry["path"], bytes=entry["bytes"], xxh3_128=entry["xxh3_128"])
 
 
+def unhashed_end(stored: StoredFile) -> bytes:
+    """Return the bytes at a file's end that its hash leaves out, a segment's: the hash itself, and the end magic."""
+    return bytes.fromhex(stored.xxh3_128) + END_MAGIC if stored.path.endswith(".seg") else b""
+
+
 def padding_bytes(offset: int) -> int:
     """Return how many zeros lead from offset to the next multiple of ALIGNMENT."""
     return -offset % ALIGNMENT

@@ -140,7 +140,7 @@ def test_damaged_copies_are_dropped_where_the_ranks_have_changed_hosts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harm", ["bit", "short", "long", "gone"])
+@pytest.mark.parametrize("harm", ["bit", "last bit", "short", "long", "gone"])
 def test_what_a_peer_gives_is_hashed_on_arrival_and_read_elsewhere_if_it_is_not_the_file(
     remote: Counting, hosts: list[Path], harm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,9 +152,11 @@ def test_what_a_peer_gives_is_hashed_on_arrival_and_read_elsewhere_if_it_is_not_
             for path in offered:
                 data = (root / path).read_bytes()
                 flipped = data[:9] + bytes([data[9] ^ 1]) + data[10:]
+                last = data[:-1] + bytes([data[-1] ^ 1])
+                harmed = {"bit": flipped, "last bit": last, "short": data[:-1], "long": data + b"x"}
                 (served / path).parent.mkdir(parents=True, exist_ok=True)
                 if harm != "gone":
-                    (served / path).write_bytes({"bit": flipped, "short": data[:-1], "long": data + b"x"}[harm])
+                    (served / path).write_bytes(harmed[harm])
             super().__init__(served, offered, address)
 
     monkeypatch.setattr(peer_tier_module, "PeerServer", Damaged)
