@@ -66,7 +66,7 @@ class GlooRanks:
 
         self._dist = dist
         with peers_named():
-            self.group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+            self.group: ProcessGroup | None = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
         self.rank = dist.get_rank(self.group)
         self.world_size = dist.get_world_size(self.group)
 
@@ -104,7 +104,9 @@ class GlooRanks:
         return GlooRanks()
 
     def close(self) -> None:
-        self._dist.destroy_process_group(self.group)
+        # The last reference goes with it: a group whose threads are there when the interpreter ends may abort it.
+        group, self.group = self.group, None
+        self._dist.destroy_process_group(group)
 
 
 def current_ranks() -> Ranks:
