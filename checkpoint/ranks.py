@@ -106,7 +106,8 @@ class GlooRanks:
     def close(self) -> None:
         # The last reference goes with it: a group whose threads are there when the interpreter ends may abort it.
         group, self.group = self.group, None
-        self._dist.destroy_process_group(group)
+        if group is not None:  # None is the program's own, for torch
+            self._dist.destroy_process_group(group)
 
 
 def current_ranks() -> Ranks:

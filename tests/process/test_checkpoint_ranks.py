@@ -106,6 +106,8 @@ assert ranks.gather(1) == [1]
 group = weakref.ref(ranks.group)
 ranks.close()
 print(group() is None)
+ranks.close()
+assert dist.is_initialized()
 dist.destroy_process_group()
 """
 
