@@ -110,9 +110,8 @@ class Checkpointer:
         # Where the part of a save is done that training does not wait for.
         self._beside = replace(self._place, ranks=present.beside()) if config.background else None
         self._running: BackgroundSave | None = None
-        self._waited_s = (
-            0.0  # before its step boundary, for room in the buffer and for rows to be those of a whole step
-        )
+        # Before its step boundary: for room in the buffer, and for rows to be those of a whole step.
+        self._waited_s = 0.0
         self._retention = RetentionThread(self._place.store, config.keep_last)
         self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock, say=record.emit)
         self._epoch: Epoch | None = None
@@ -135,6 +134,7 @@ class Checkpointer:
         with self._place.run.span("restore"):
             on_rank_zero(self._place.ranks, lambda: self._refuse_foreign(is_explicit=step is not None))
             self._tables.await_others()
+            began_ns = self._place.clock.mono_ns()
             has_copies = self._tier is not None and word != "never"
             with self._tier.copies(step) if self._tier is not None and has_copies else nullcontext():
                 restored = None if word == "never" else restore_newest(self._reading, self._state, step)
@@ -144,8 +144,9 @@ class Checkpointer:
                     expected="the folder that the job saved to: training never starts over by itself",
                     do="put it back or correct checkpoint.uri; to start over: --resume never",
                 )
+            read_s = (self._place.clock.mono_ns() - began_ns) / 1e9
             self._epoch = self._open(restored.commit if restored else None)
-            self._begin(restored.commit if restored else None)
+            self._begin(restored.commit if restored else None, read_s)
         if restored is None:
             self._due.start(0)
             return None
@@ -347,11 +348,14 @@ class Checkpointer:
         told = {"id": commit.ckpt_uuid, "step": commit.step, "policy": commit.policy, "over_budget": is_over}
         self._place.run.emit("ckpt_detail", **told, **replace(facts, stall_s=round(stall_s, 6)).flat())
 
-    def _begin(self, restored: Commit | None) -> None:
-        """Go on from a commit or a fresh start, and from what the job's log says of its failures; collective."""
+    def _begin(self, restored: Commit | None, read_s: float = 0.0) -> None:
+        """Go on from a commit or a fresh start, and from what the job's log says of its failures; collective.
+
+        Args: read_s: for how long the commit was restored.
+        """
         failures = read_failures(self._place.run, self._place.ranks, self._place.clock)
         self._due.know(failures, restored.stats if restored else {})
-        self._tables.begin(restored, failures)
+        self._tables.begin(restored, failures, read_s)
 
     def _open(self, restored: Commit | None) -> Epoch:
         if self._tier is not None:

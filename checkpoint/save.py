@@ -99,7 +99,6 @@ def finish(place: SavePlace, tables: TableSaves, epoch: Epoch, taken: Triggered,
     Args: is_beside: training goes on meanwhile.
     """
     plan, written = taken.plan, taken.written
-    began_ns = place.clock.mono_ns()
     stall_s = taken.stall_s if is_beside else None
     try:
         with tables.given_back_on_error():
@@ -119,7 +118,7 @@ def finish(place: SavePlace, tables: TableSaves, epoch: Epoch, taken: Triggered,
         raise
     place.run.at("ckpt_after_commit", plan["step"])
     commit = parse_commit(text.encode(), commit_name(plan["seq"]))
-    tables.committed(commit, [part["shares"] for part in parts], (place.clock.mono_ns() - began_ns) / 1e9)
+    tables.committed(commit, [part["shares"] for part in parts])
     return commit
 
 

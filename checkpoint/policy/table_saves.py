@@ -60,9 +60,11 @@ class TableSaves:
         self._failures = FailureHistory(self._now_s())
         self._last_s = 0.0
 
-    def begin(self, restored: Commit | None, failures: FailureHistory) -> None:
-        """Follow the tables from their present state on: that of a commit, or of a fresh start."""
+    def begin(self, restored: Commit | None, failures: FailureHistory, read_s: float = 0.0) -> None:
+        """Follow the tables from their present state on: that of a commit, which took `read_s`, or of a fresh start."""
         self._failures = failures
+        if restored is not None:
+            self._rates = self._rates.after_restore(num_bytes=restored.num_bytes, read_s=read_s)
         self._live = {table.spec.name: table.files for table in restored.tables} if restored else {}
         self._tracked = {}
         self.state.settle()
@@ -70,7 +72,7 @@ class TableSaves:
             return
         for spec in self.state.specs:
             shard = self.state.shards[spec.name]
-            if not isinstance(shard, TrackedTable) or not can_be_staged(spec):
+            if not isinstance(shard, TrackedTable) or (self._pool is not None and not can_be_staged(spec)):
                 continue
             table = self._tracked[spec.name] = TrackedRows(spec, shard)
             table.follow()
@@ -165,8 +167,8 @@ class TableSaves:
         decisions = {name: table.decision for name, table in self._tracked.items()}
         return {name: each.solution.threshold for name, each in decisions.items() if each and each.solution}
 
-    def committed(self, commit: Commit, shares: Sequence[Json], write_s: float) -> None:
-        """Go on from a commit. Args: write_s: for how long it was written, while training waited."""
+    def committed(self, commit: Commit, shares: Sequence[Json]) -> None:
+        """Go on from a commit. Args: shares: what `entries` returned, of each rank."""
         for number, table in enumerate(commit.tables):
             tracked = self._tracked.get(table.spec.name)
             if tracked is not None and tracked.plan is not None:
@@ -176,7 +178,8 @@ class TableSaves:
             self._live[table.spec.name] = table.files
         self._end()
         new = sum(f.stored.bytes for table in commit.tables for f in table.files if f.seq == commit.seq)
-        self._rates = self._rates.after_save(num_bytes=new, write_s=write_s, stall_s=write_s)
+        took = {name: commit.stats[name] for name in ("write_s", "stall_s")}
+        self._rates = self._rates.after_save(num_bytes=new, **took)
         self._last_s = self._now_s()
 
     def give_back(self) -> None:

@@ -386,3 +386,35 @@ def test_two_checkpointers_of_a_model_each_save_what_it_is(tmp_path: Path, polic
         saved[folder] = tables.rows()
     for folder, rows in saved.items():
         assert one_rank(tmp_path / folder)[0].rows() == rows
+
+
+def test_rows_wider_than_a_block_of_staging_memory_are_tracked_where_nothing_is_staged(tmp_path: Path) -> None:
+    rows = DenseRows("wide", RowInit("wide", seed=1, dim=70_000, scale=0.1), Adagrad(1e-8), dim=70_000, ids=range(3))
+    checkpointer = Checkpointer(
+        CheckpointConfig(uri=str(tmp_path), policy="incremental"), model=rows, run=RecordingRun()
+    )
+    checkpointer.save(1, 1)
+    rows.update(np.array([1]), each_row(torch.ones(1, 70_000)), 0.1)
+    commit = checkpointer.save(2, 2)
+    checkpointer.close()
+    assert (commit.type, commit.stats["cold_rows"]) == ("delta", 1)
+
+
+def test_what_saves_and_restores_take_is_what_the_policy_reckons_with(tmp_path: Path) -> None:
+    def opened_alone(**config: Any) -> tuple[Tables, Checkpointer]:
+        (found,) = run_ranks(1, lambda ranks: opened(tmp_path, ranks, policy="adaptive", **config))
+        raise_first([found])
+        return found[:2]  # type: ignore[index]
+
+    tables, checkpointer = opened_alone(background=True, interval="1 steps")
+    tables.train(random.Random(1))
+    checkpointer.step(1, 1)
+    commit, rates = checkpointer.save(1, 1), checkpointer._tables._rates
+    checkpointer.close()
+    # The save went on beside training: only the stall of its boundary is exposed.
+    assert (rates.exposed.above, rates.exposed.below) == (commit.stats["stall_s"], commit.stats["write_s"])
+    assert rates.exposed.above < rates.exposed.below and not rates.read.below
+    _, restored = opened_alone()
+    restored.restore()
+    assert restored._tables._rates.read.above == commit.num_bytes and restored._tables._rates.read.below > 0
+    restored.close()
