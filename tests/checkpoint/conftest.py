@@ -10,8 +10,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from buffered_world import Remote
 from s3_servers import S3Server, moto_server
 
+from ett.checkpoint import uploader
 from ett.checkpoint.bench.faults.fault_proxy import FaultProxy
 
 
@@ -33,3 +35,15 @@ def open_proxy(moto: S3Server) -> Iterator[FaultProxy]:
 def proxy(open_proxy: FaultProxy) -> FaultProxy:
     open_proxy.forget()
     return open_proxy
+
+
+@pytest.fixture
+def quick_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have uploads be tried again at once."""
+    monkeypatch.setattr(uploader, "LONGEST_WAIT_S", 0.001)
+    monkeypatch.setattr(uploader, "POLL_S", 0.001)
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Remote:
+    return Remote(tmp_path / "remote")
