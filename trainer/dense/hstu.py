@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ett.trainer.dense.distinct_gather import gather_distinct
 from ett.trainer.dense.jagged_attention import Layout, jagged_attention
-from ett.trainer.dense.mlp import linear
+from ett.trainer.dense.precision import UndrawnLinear
 from ett.trainer.jagged.segments import offsets_of
 
 # Sums over few keys are small, since they are divided by the window: torch's 1e-5 would outweigh their variance.
@@ -24,9 +24,9 @@ class HstuLayer(nn.Module):
     def __init__(self, width: int, *, num_heads: int, head_dim: int, window: int) -> None:
         super().__init__()
         self._heads, self._window = (num_heads, head_dim), window
-        self.uvqk = linear(width, 4 * num_heads * head_dim, bias=False)
+        self.uvqk = UndrawnLinear(width, 4 * num_heads * head_dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(num_heads, window))  # of a key so many tokens before the query
-        self.out = linear(num_heads * head_dim, width)
+        self.out = UndrawnLinear(num_heads * head_dim, width)
 
     def forward(self, tokens_TD: Tensor, layout: Layout) -> Tensor:
         mixed = nn.functional.silu(self.uvqk(_norm(tokens_TD)))

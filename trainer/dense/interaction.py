@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ett.trainer.config import ModelConfig
 from ett.trainer.dense.distinct_gather import gather_distinct
-from ett.trainer.dense.mlp import linear
+from ett.trainer.dense.precision import UndrawnLinear
 
 
 class DotInteraction(nn.Module):
@@ -38,8 +38,8 @@ class LowRankCross(nn.Module):
     def __init__(self, num_vectors: int, dim: int, num_layers: int, rank: int) -> None:
         super().__init__()
         self.width = num_vectors * dim
-        self.down = nn.ModuleList(linear(self.width, rank, bias=False) for _ in range(num_layers))
-        self.up = nn.ModuleList(linear(rank, self.width) for _ in range(num_layers))
+        self.down = nn.ModuleList(UndrawnLinear(self.width, rank, bias=False) for _ in range(num_layers))
+        self.up = nn.ModuleList(UndrawnLinear(rank, self.width) for _ in range(num_layers))
 
     def forward(self, vectors_BVD: Tensor) -> Tensor:
         first_BW = crossed_BW = vectors_BVD.flatten(1)

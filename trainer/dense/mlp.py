@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ett.trainer.dense.precision import Float32Linear
+from ett.trainer.dense.precision import Float32Linear, UndrawnLinear
 from ett.trainer.dense.projection import Projection
 from ett.trainer.dense.seeded_dropout import SeededDropout
 
@@ -23,19 +23,13 @@ def mlp(widths: Sequence[int], *, dropout: SeededDropout | None = None, ends_in_
     layers: list[nn.Module] = []
     last = len(widths) - 2
     for i in range(last + 1):
-        kind = nn.Linear if i < last or ends_in_relu else Float32Linear
-        layers.append(linear(widths[i], widths[i + 1], kind=kind))
+        kind = UndrawnLinear if i < last or ends_in_relu else Float32Linear
+        layers.append(kind(widths[i], widths[i + 1]))
         if i < last or ends_in_relu:
             layers.append(nn.ReLU())
         if i < last and dropout is not None:
             layers.append(dropout)
     return nn.Sequential(*layers)
-
-
-def linear(width_in: int, width_out: int, *, bias: bool = True, kind: type[nn.Linear] = nn.Linear) -> nn.Linear:
-    """Return a layer with weights that nobody has drawn yet: drawing them here would use torch's global generator."""
-    layer: nn.Linear = nn.utils.skip_init(kind, width_in, width_out, bias=bias)  # type: ignore[no-untyped-call]
-    return layer
 
 
 def draw_weights(model: nn.Module, generator: torch.Generator) -> None:

@@ -18,7 +18,17 @@ def computing_in(precision: Precision, device: torch.device) -> AbstractContextM
     return torch.autocast(device.type, torch.bfloat16)
 
 
-class Float32Linear(nn.Linear):
+class UndrawnLinear(nn.Linear):
+    """A linear layer with weights that nobody has drawn yet: drawing them here would use torch's global generator.
+
+    Not torch's skip_init, which goes over the meta device, and that imports sympy: a second of every rank's start.
+    """
+
+    def reset_parameters(self) -> None:
+        """Leave the weights as they lie in memory; `draw_weights` follows."""
+
+
+class Float32Linear(UndrawnLinear):
     """A linear layer that no context narrows: of a model's last one, bfloat16 would leave 8 bits of each logit."""
 
     def forward(self, values: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from uuid import uuid4
 from ett.checkpoint.table import StateSpec
 from ett.os_failure import os_failure
 from ett.trainer.config import SparseConfig
-from ett.trainer.sparse.tiers.redis_rows import RedisConnection, RedisRows, RedisServer, RedisSpace
 from ett.trainer.sparse.tiers.row_store import RowStore
 from ett.trainer.sparse.tiers.ssd_log import SsdLog
 from ett.trainer.sparse.tiers.table_storage import HostStorage, TableStorage, tiered_storage
@@ -60,6 +59,9 @@ def open_tiers(config: SparseConfig, place: RankPlace) -> Iterator[Tiers]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
         case "redis":
+            # Here, as no other tier needs it: every rank's start would pay for it.
+            from ett.trainer.sparse.tiers.redis_rows import RedisConnection, RedisRows, RedisServer, RedisSpace
+
             server = RedisServer(url=config.redis_url, timeout_s=config.redis_timeout_s, attempts=config.redis_attempts)
             connection = RedisConnection(server, RedisSpace(job=job, rank=place.rank, world_size=place.world_size))
             tiers = _Cached(config, lambda table, part, size: RedisRows(table, size, connection, part))
