@@ -20,6 +20,7 @@ from ett.checkpoint.background_save import BackgroundSave
 from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.capture.staging_pool import StagingPool
 from ett.checkpoint.commit import Commit
+from ett.checkpoint.commit_choice import Planned
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.config import CheckpointConfig
 from ett.checkpoint.dense_save import import_ahead
@@ -119,12 +120,14 @@ class Checkpointer:
         self._has_imported = False
         self._held: AbstractContextManager[object] = nullcontext() if held is None else held
 
-    def restore(self, resume: str | None = None) -> RestoredPosition | None:
+    def restore(self, resume: str | None = None, *, planned: Planned | None = None) -> RestoredPosition | None:
         """Load the state to go on from and fence every older process; None on a fresh start.
 
         A save that is under way is waited for.
 
-        Args: resume: "auto", "never", or a step; $ETT_RESUME where not given.
+        Args:
+            resume: "auto", "never", or a step; $ETT_RESUME where not given.
+            planned: what rank 0 has found ahead (`ett.checkpoint.commit_choice.plan_ahead`).
         Raises: RestoreFailed, NoCheckpoint, NotFound, Conflict, AccessDenied: on every rank alike.
             ConfigError: the folder holds another job's commits, no step was named, checkpoint.allow_foreign is not set.
         """
@@ -137,7 +140,7 @@ class Checkpointer:
             began_ns = self._place.clock.mono_ns()
             has_copies = self._tier is not None and word != "never"
             with self._tier.copies(step) if self._tier is not None and has_copies else nullcontext():
-                restored = None if word == "never" else restore_newest(self._reading, self._state, step)
+                restored = None if word == "never" else restore_newest(self._reading, self._state, step, planned)
             if restored is None and word == "auto" and os.environ.get("ETT_HAS_COMMITTED"):
                 raise NoCheckpoint(
                     f"this job has committed checkpoints, and there is none under {self._reading.store.uri}",

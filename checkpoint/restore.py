@@ -9,18 +9,17 @@ from typing import Any
 
 from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit, commit_name, parse_commit
-from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
+from ett.checkpoint.commit_choice import Planned, choose
 from ett.checkpoint.dense_reader import read_dense
 from ett.checkpoint.digest import combine
 from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
-from ett.checkpoint.restore_checks import check_files, read_fragment
+from ett.checkpoint.restore_checks import read_fragment
 from ett.checkpoint.rng_state import set_rng_state
 from ett.checkpoint.save import SavePlace
-from ett.checkpoint.store import Store
 from ett.checkpoint.table import is_copy
 from ett.checkpoint.table_reader import TableToRead, read_tables
 from ett.checkpoint.training_state import TrainingState
-from ett.errors import CorruptState, NoCheckpoint, NotFound, RestoreFailed
+from ett.errors import CorruptState
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +30,19 @@ class Restored:
     fallback_from: int | None  # the newest commit that did not verify, if it was newer than this one
 
 
-def restore_newest(place: SavePlace, state: TrainingState, step: int | None = None) -> Restored | None:
+def restore_newest(
+    place: SavePlace, state: TrainingState, step: int | None = None, planned: Planned | None = None
+) -> Restored | None:
     """Load the newest commit that verifies, or exactly the one of `step`; None is a fresh start. Collective.
 
+    Args: planned: rank 0's choice, made ahead; one that is out of date, or does not verify, is made anew.
     Raises, on every rank alike:
         RestoreFailed: there are commits and none is good, or the model does not fit; nothing may train on this state.
         NoCheckpoint, NotFound: no commit at all, or none of `step`.
     """
     rejected: dict[int, str] = {}
     while True:
-        choice = on_rank_zero(place.ranks, lambda: _choose(place.store, rejected, step))
+        choice = on_rank_zero(place.ranks, lambda: choose(place.store, rejected, step, planned))
         if choice["seq"] is None:
             return None
         rejected.update({int(seq): why for seq, why in choice["rejected"].items()})
@@ -51,52 +53,6 @@ def restore_newest(place: SavePlace, state: TrainingState, step: int | None = No
             return Restored(commit=commit, fallback_from=newest_bad if newest_bad > commit.seq else None)
         rejected[commit.seq] = bad
         log.warning("commit %d of step %d does not verify: %s", commit.seq, commit.step, bad)
-
-
-def _choose(store: Store, rejected: dict[int, str], step: int | None) -> Json:
-    """Return the best commit that is left, as rank 0 sees it, with those passed over and why."""
-    known, damaged = CommitLog(store).read_all()
-    if known or damaged:
-        check_format(store)
-    line = line_of_history(known)
-    passed = {**rejected, **{seq: err.fact for seq, err in damaged.items() if _is_on_line(seq, line)}}
-    candidates = line if step is None else _of_step(known, damaged, step, store)
-    for commit in candidates:
-        if commit.seq in rejected:
-            continue
-        if commit.is_fresh:
-            break
-        try:
-            check_files(store, commit)
-        except CorruptState as err:
-            log.warning("commit %d of step %d does not verify: %s", commit.seq, commit.step, err.fact)
-            passed[commit.seq] = err.fact
-            continue
-        return {"seq": commit.seq, "manifest": commit.to_bytes().decode(), "rejected": passed}
-    if not passed:
-        return {"seq": None}
-    newest = max(passed)
-    raise RestoreFailed(
-        f"none of the {len(passed)} commits under {store.uri} verifies; the newest, {newest}: {passed[newest]}",
-        expected="at least one commit whose files are whole",
-        do="`ett checkpoint verify` shows the damage; --resume never starts over",
-    )
-
-
-def _is_on_line(seq: int, line: list[Commit]) -> bool:
-    """Return whether a commit whose record is damaged was not left behind by a later epoch."""
-    return all(not commit.parent_seq < seq < commit.seq for commit in line if commit.type == "epoch_open")
-
-
-def _of_step(known: dict[int, Commit], damaged: dict[int, CorruptState], step: int, store: Store) -> list[Commit]:
-    data = [commit for commit in known.values() if not commit.is_fresh]
-    found = sorted((commit for commit in data if commit.step == step), key=lambda commit: -commit.seq)
-    if found:
-        return found
-    if not data and not damaged:
-        raise NoCheckpoint(f"no checkpoint under {store.uri}", do="start with --resume auto or never")
-    steps = ", ".join(str(step) for step in sorted({commit.step for commit in data}))
-    raise NotFound(f"no checkpoint of step {step} under {store.uri}", expected=f"one of the steps {steps or '(none)'}")
 
 
 def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
