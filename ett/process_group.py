@@ -29,6 +29,7 @@ def leave_process_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
     _take_from_defaults(dist.ProcessGroup)
+    gc.unfreeze()  # garbage that a program has frozen, as our trainer does after its imports, holds what it refers to
     gc.collect()
     if has_gloo_connections():
         raise Conflict(

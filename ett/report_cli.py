@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
+from click.core import ParameterSource
 
 from ett.accounting import JobAccount
 from ett.ago import Ago
@@ -110,6 +111,7 @@ class Asked:
     metavar="FILE",
     help="The site file with owners and budgets; else $ETT_CONFIG or $ETT_HOME/ett.toml.",
 )
+@click.option("--startup", is_flag=True, help="Show how JOB started: what took how long, what waited for what.")
 @click.option("--fail-under", type=Ratio(), metavar="RATIO", help="Exit 9 if ETT is below, e.g. 0.90.")
 @click.option("--md", "as_markdown", is_flag=True, help="Print GitHub Markdown.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write one HTML file.")
@@ -132,12 +134,16 @@ def command(
     exclude: tuple[tuple[int, int], ...],
     infer_compile: bool,
     config: Path | None,
+    startup: bool,
     fail_under: float | None,
     as_markdown: bool,
     html: Path | None,
     as_json: bool,
 ) -> None:
     """Say where every second of JOB went: six components that sum to its wall time; or of many jobs together."""
+    if startup:
+        _startup(jobs, events, store, as_json=as_json)
+        return
     if since is not None:
         if window is not None:
             raise UsageError("--since and --window both say which time counts", expected="one of them")
@@ -195,6 +201,28 @@ def _one_job(scope: Scope, asked: Asked) -> tuple[float | None, str]:
     for warning in report.warnings:
         say(f"warning: {warning}", err=True)
     return result
+
+
+def _startup(jobs: tuple[str, ...], events: Path | None, store: str | None, *, as_json: bool) -> None:
+    """Print how a job started. Raises: UsageError: other options that would be ignored. NotFound: it never began to."""
+    ctx = click.get_current_context()
+    taken = ("jobs", "events", "store", "startup", "as_json")
+    ignored = [
+        param.opts[0]
+        for param in ctx.command.params
+        if param.name not in taken and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    ]
+    if ignored or len(jobs) > 1:
+        given = ignored[0] if ignored else "several jobs"
+        raise UsageError(f"{given} with --startup", expected="ett report JOB --startup [--json]")
+    from ett.startup_log import read_starts
+    from ett.startup_report import startup_json, startup_text
+
+    log = log_path(jobs[0] if jobs else None, events, store)
+    starts = read_starts(log.files())
+    if not starts:
+        raise NotFound(f"no rank of {log.job or log} has begun to start", do="`ett ls` shows what the job is doing")
+    say(json.dumps(startup_json(starts)) if as_json else startup_text(starts))
 
 
 def _parts(scope: Scope, asked: Asked, *, by_attempt: bool) -> tuple[list[JobPart], list[str]]:

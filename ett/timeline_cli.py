@@ -11,9 +11,10 @@ import click
 
 from ett.accounting import JobAccount
 from ett.column_pieces import Reason
+from ett.errors import NotFound
 from ett.event_schema import NS
 from ett.interval_set import Interval
-from ett.job_source import store_option
+from ett.job_source import JobLog, store_option
 from ett.job_window import AccountingPolicy
 from ett.log_source import UnixSeconds, load_account, log_path
 from ett.piece_sums import measure_each
@@ -40,6 +41,7 @@ _CELLS = 96
     help="Send the job's spans to an OTLP/HTTP receiver; without a URL to $OTEL_EXPORTER_OTLP_ENDPOINT.",
 )
 @click.option("--metrics", is_flag=True, help="With --otlp: send the job's metrics too.")
+@click.option("--startup", is_flag=True, help="With --svg: draw how JOB started last, node by node.")
 def command(
     *,
     job: str | None,
@@ -50,6 +52,7 @@ def command(
     trace: Path | None,
     otlp: str | None,
     metrics: bool,
+    startup: bool,
 ) -> None:
     """Draw JOB's attempts on one time axis: what each was doing, when, and where it failed.
 
@@ -57,7 +60,11 @@ def command(
     """
     if metrics and otlp is None:
         raise click.UsageError("--metrics says what --otlp sends: give both")
-    account = load_account(log_path(job, events, store), as_of, AccountingPolicy())
+    log = log_path(job, events, store)
+    if startup:
+        _draw_startup(log, svg)
+        return
+    account = load_account(log, as_of, AccountingPolicy())
     if account is None:
         say("no records yet")
         return
@@ -75,13 +82,33 @@ def command(
     if svg is None:
         say(timeline_text(account))
         return
-    from ett.store.export_cli import written
     from ett.timeline_svg import timeline_svg
 
-    picture = timeline_svg(account).encode()  # before there is a file that an interrupt could leave half made
-    with written(svg) as file:
-        file.write(picture)
+    _write(svg, timeline_svg(account))
     say(f"{svg}: {account.job}, {len(account.timelines)} attempts")
+
+
+def _draw_startup(log: JobLog, svg: Path | None) -> None:
+    if svg is None:
+        raise click.UsageError("--startup says what --svg draws: give both; `ett report JOB --startup` is its text")
+    from ett.startup_log import read_starts
+    from ett.startup_report import slowest
+    from ett.startup_svg import startup_svg
+
+    starts = read_starts(log.files())
+    if not starts:
+        raise NotFound(f"no rank of {log.job or log} has begun to start", do="`ett ls` shows what the job is doing")
+    start = slowest(starts)
+    _write(svg, startup_svg(start))
+    say(f"{svg}: start of {start.job}, attempt {start.attempt}, rank {start.rank}")
+
+
+def _write(svg: Path, picture: str) -> None:
+    """Args: picture: made before there is a file that an interrupt could leave half made."""
+    from ett.store.export_cli import written
+
+    with written(svg) as file:
+        file.write(picture.encode())
 
 
 def timeline_text(account: JobAccount) -> str:

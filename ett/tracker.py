@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,7 +93,7 @@ class Run:
         self._faults = faults
         self._writer = _open_writer(identity, self._clock)
         self._spans = _SpanStack()
-        self._num_spans = 0
+        self._span_ids = itertools.count(1)  # atomic: spans begin in any thread
         self.said: set[str] = set()
         self.before_work: Callable[[], None] | None = None
         self._completed_step, self._cursor = 0, 0
@@ -128,10 +129,19 @@ class Run:
 
     def span(self, name: str, blocking: bool = True) -> AbstractContextManager[None]:
         """Record what this rank does inside the `with`; `blocking=False` for work beside training."""
-        if name in SPAN_COMPONENTS:  # a program that makes up names without end costs no memory
-            self.said.add(f"span {name}")
+        return self._span(_Span(self, name, blocking))
+
+    def startup_node(
+        self, node: str, span: str, after: Sequence[str], *, is_on_main: bool
+    ) -> AbstractContextManager[None]:
+        """As `span`, of a node of a start-up graph (`ett.recovery.startup`) that waited for the nodes of `after`."""
+        return self._span(_Span(self, span, node={"node": node, "after": list(after), "main": is_on_main}))
+
+    def _span(self, span: _Span) -> _Span:
+        if span.name in SPAN_COMPONENTS:  # a program that makes up names without end costs no memory
+            self.said.add(f"span {span.name}")
         self._work()
-        return _Span(self, name, blocking)
+        return span
 
     def step(
         self, samples: int = 0, *, global_samples: int | None = None, step: int | None = None
@@ -329,8 +339,7 @@ class Run:
             self.emit(ev, **fields)
 
     def _next_span_id(self) -> int:
-        self._num_spans += 1
-        return self._num_spans
+        return next(self._span_ids)
 
 
 class _SpanStack(threading.local):
@@ -339,23 +348,26 @@ class _SpanStack(threading.local):
 
 
 class _Span(AbstractContextManager[None]):
-    __slots__ = ("_blocking", "_id", "_name", "_run")
+    __slots__ = ("_blocking", "_id", "_node", "_run", "name")
 
-    def __init__(self, run: Run, name: str, blocking: bool) -> None:
-        self._run, self._name, self._blocking, self._id = run, name, blocking, 0
+    def __init__(self, run: Run, name: str, blocking: bool = True, *, node: Mapping[str, object] | None = None) -> None:
+        self._run, self.name, self._blocking, self._node, self._id = run, name, blocking, node, 0
 
     def __enter__(self) -> None:
         run = self._run
         open_ids = run._spans.open_ids
         parent, self._id = (open_ids[-1] if open_ids else None), run._next_span_id()
         open_ids.append(self._id)
-        run.emit("span_begin", id=self._id, name=self._name, blocking=self._blocking, **_given(parent=parent))
+        run.emit("span_begin", id=self._id, name=self.name, blocking=self._blocking, **_given(parent=parent))
+        if self._node is not None:
+            # A record of its own: a span with fields that no rule uses would be no plain record (ett/log_columns.py).
+            run.emit("startup_node", id=self._id, **self._node)
 
     def __exit__(self, *exc: object) -> None:
         open_ids = self._run._spans.open_ids
         if self._id in open_ids:
             open_ids.remove(self._id)
-        self._run.emit("span_end", id=self._id, name=self._name, blocking=self._blocking)
+        self._run.emit("span_end", id=self._id, name=self.name, blocking=self._blocking)
 
 
 class _Step(AbstractContextManager[None]):

@@ -15,6 +15,9 @@ class RecoveryConfig:
     # What is started anew after a failure: "attempt": every rank; "inprocess": only the rank that ended, where the
     # others run a function of `@ett.restartable`.
     restart: Literal["attempt", "inprocess"] = "attempt"
+    # How a rank starts: steps beside each other where they need nothing of each other, or one after the other; of no
+    # influence on any bit (docs/startup.md).
+    startup: Literal["parallel", "serial"] = "parallel"
     restart_window: str = "off"  # such as "1h": max_restarts counts the failures of the last hour only
     grace_s: float = 30.0  # from SIGTERM to SIGKILL: time to save
     backoff_s: float = 1.0  # wait before the second restart in a row without a new commit; doubles from there

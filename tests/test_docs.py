@@ -40,6 +40,13 @@ def test_the_worked_examples_picture_is_that_of_the_command(tmp_path: Path) -> N
     assert drawn.read_text() == (ROOT / "docs" / "img" / "worked-example.svg").read_text()
 
 
+def test_the_picture_of_a_start_is_that_of_the_command(tmp_path: Path) -> None:
+    drawn, example = tmp_path / "drawn.svg", ROOT / "docs" / "startup-example"
+    args = ["timeline", "--events", str(example), "--startup", "--svg", str(drawn)]
+    CliRunner().invoke(cli, args, catch_exceptions=False)
+    assert drawn.read_text() == (ROOT / "docs" / "img" / "startup.svg").read_text()
+
+
 def test_the_tour_names_every_source_file() -> None:
     tour = (ROOT / "docs" / "architecture.md").read_text()
     folders = ("ett", "checkpoint", "recovery", "compile_cache", "trainer", "dashboards", "alerts")

@@ -12,18 +12,33 @@ from typing import NoReturn
 
 import ett
 from ett.errors import EttError
+from ett.tracker import Run
 
 
 def main() -> int:
     """Train the job of this process's environment and return the exit code."""
     run = ett.init()
-    with run.span("imports"):
-        from ett.trainer.worker import run_worker
     try:
-        return ett.restartable(run_worker)(run, os.environ)
+        return _train(run)
     except EttError as err:
         sys.stderr.write(err.render() + "\n")
         return err.exit_code
+
+
+def _train(run: Run) -> int:
+    with run.span("imports"):
+        # Before a thread needs them: two threads that import modules which import each other may see half of one.
+        from ett.trainer.begun import Begun, begin
+    begun = begin(run, os.environ)
+    from ett.trainer.worker import run_worker  # what begin() has imported
+
+    first: list[Begun] = [begun]
+    del begun  # what a generation holds must be gone with it, its process group above all
+
+    def train() -> int:
+        return run_worker(run, os.environ, first.pop() if first else None)
+
+    return ett.restartable(train)()
 
 
 def _exit_now(code: int) -> NoReturn:

@@ -10,7 +10,7 @@ from ett.trainer.data.config import DataConfig
 from ett.trainer.data.criteo import CriteoReader
 from ett.trainer.data.generated_file import write_criteo
 from ett.trainer.evaluation import held_out_score
-from ett.trainer.worker import build_model
+from ett.trainer.rank_start import build_model
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from ett.trainer.evaluation import HeldOutScore, held_out_score
 from ett.trainer.loop import Progress, TrainingLoop, TrainingStep
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches, ReadyBatch
 from ett.trainer.pipeline.stage_clock import StageClock
-from ett.trainer.worker import build_model
+from ett.trainer.rank_start import build_model
 
 BATCH, STEPS = 12, 10
 CONFIG = TrainerConfig(

@@ -11,7 +11,9 @@ import ett
 from ett.errors import NotFound, UsageError
 from ett.recipe import resolve
 from ett.trainer.comm.collectives import LocalCollectives
-from ett.trainer.worker import build_model, read_recipe, run_worker
+from ett.trainer.job_recipe import read_recipe
+from ett.trainer.rank_start import build_model
+from ett.trainer.worker import run_worker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "criteo.toml"
 

@@ -24,8 +24,8 @@ from ett.trainer.data.criteo_text import CATEGORIES
 from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
 from ett.trainer.pipeline.stage_clock import StageClock
+from ett.trainer.rank_start import CRITEO, build_model
 from ett.trainer.sparse.tiers.tiers import RankPlace, open_tiers
-from ett.trainer.worker import CRITEO, build_model
 
 _FEW_IDS = 20  # of the batches that collide with their neighbours in nearly every row
 

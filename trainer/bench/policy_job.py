@@ -18,8 +18,8 @@ from ett.trainer.data.criteo import Batch
 from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches, ReadyBatch
 from ett.trainer.pipeline.stage_clock import StageClock
+from ett.trainer.rank_start import CRITEO, build_model
 from ett.trainer.sparse.tiers.table_storage import HostStorage, TableStorage
-from ett.trainer.worker import CRITEO, build_model
 
 _ROWS_AT_ONCE = 1 << 16
 

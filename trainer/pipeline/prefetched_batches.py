@@ -71,11 +71,21 @@ class PrefetchedBatches:
         self._thread = threading.Thread(target=self._run_ahead, name="ett-ahead", daemon=True)
 
     def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def await_first(self) -> None:
+        """Begin, and return once the first batch is ready, or what is wrong with it; then the `with` must follow."""
         if self.clock.depth:
+            self._start()
+            self._num_ready.acquire()
+            self._num_ready.release()
+
+    def _start(self) -> None:
+        if self.clock.depth and not self._thread.ident:
             self._stop_requested()  # the first question, which only the main thread can make a signal's handler of
             self._state = self._reader.state_dict()
             self._thread.start()
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, tb: TracebackType | None) -> None:
         # Ranks that end in order have announced the same batches; the last of them may still be under way.

@@ -18,7 +18,7 @@ from ett.trainer.data.criteo import Batch
 from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import ReadyBatch
 from ett.trainer.pipeline.stage_clock import StageClock
-from ett.trainer.worker import build_model
+from ett.trainer.rank_start import build_model
 
 BATCH, STEPS = 24, 6
 WAYS = ("buckets", "ddp", "fsdp")

@@ -19,7 +19,7 @@ from ett.trainer.jagged import JaggedTensor
 from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import ReadyBatch
 from ett.trainer.pipeline.stage_clock import StageClock
-from ett.trainer.worker import build_model
+from ett.trainer.rank_start import build_model
 
 OnRanks = Callable[[int, Callable[[Any], Any]], list[Any]]
 BATCH = 13

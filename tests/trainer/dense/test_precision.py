@@ -14,7 +14,7 @@ from ett.trainer.dense.adam import DenseAdam
 from ett.trainer.dense.mlp import draw_weights, mlp
 from ett.trainer.dense.precision import computing_in
 from ett.trainer.embedding.table_outputs import SparseInputs
-from ett.trainer.worker import build_model
+from ett.trainer.rank_start import build_model
 
 CPU = torch.device("cpu")
 

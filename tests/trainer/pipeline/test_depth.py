@@ -26,10 +26,10 @@ from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
 from ett.trainer.loop import TrainingStep
 from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches, SampleExchange, keep_samples
 from ett.trainer.pipeline.stage_clock import StageClock, StageRun, write_trace
+from ett.trainer.rank_start import build_model
 from ett.trainer.sparse import exchange
 from ett.trainer.sparse.embedding_shard import EmbeddingShard
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
-from ett.trainer.worker import build_model
 
 OnRanks = Callable[[int, Callable[[Any], Any]], list[Any]]
 STEPS, BATCH, DEPTHS = 12, 10, [1, 2, 4]

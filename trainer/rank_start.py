@@ -1,0 +1,194 @@
+"""A rank's start as a graph: what its training needs, and what each of that waits for (docs/startup.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ett.checkpoint import Checkpointer
+from ett.errors import EttError
+from ett.recovery.startup import Node, Startup
+from ett.tracker import Run
+from ett.trainer.begun import Begun
+from ett.trainer.comm.collectives import Collectives
+from ett.trainer.comm.late_collectives import LateCollectives
+from ett.trainer.comm.process_group import join_process_group
+from ett.trainer.comm.said_once import say_once
+from ett.trainer.config import DenseConfig, TrainerConfig
+from ett.trainer.data.config import DataConfig
+from ett.trainer.data.generated_file import ensure_generated
+from ett.trainer.data.recipe_reader import RecipeReader, recipe_reader
+from ett.trainer.dense.device import dense_device
+from ett.trainer.dense.recipe_model import RecipeModel, recipe_model
+from ett.trainer.embedding.job_tables import JobTables
+from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
+from ett.trainer.job_recipe import JobRecipe
+from ett.trainer.loop import Progress, TrainingStep
+from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
+from ett.trainer.pipeline.stage_clock import StageClock
+from ett.trainer.progress import ProgressLines
+from ett.trainer.recipe_tables import recipe_tables
+from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
+
+CRITEO = DataConfig()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """What a rank trains with, once it has started."""
+
+    collectives: Collectives
+    training_step: TrainingStep
+    reader: RecipeReader
+    batches: PrefetchedBatches
+    checkpointer: Checkpointer
+    start: Progress
+    lines: ProgressLines | None  # on rank 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Restored:
+    batches: PrefetchedBatches
+    checkpointer: Checkpointer
+    start: Progress
+    lines: ProgressLines | None
+
+
+class RankStart:
+    """The nodes of one rank's start; `run` runs them once.
+
+    Collectives of different nodes would meet in any order, so the nodes that have some wait for each other:
+    process_group, training_step, restore, first_batch.
+    """
+
+    def __init__(self, run: Run, recipe: JobRecipe, environ: Mapping[str, str], begun: Begun | None) -> None:
+        """Args: begun: what main has started of it; None: nothing."""
+        self._run, self._recipe, self._environ = run, recipe, environ
+        config = recipe.trainer
+        assert run.job_dir is not None
+        self._place = RankPlace(
+            job_dir=run.job_dir, rank=int(environ.get("RANK", "0")), world_size=int(environ.get("WORLD_SIZE", "1"))
+        )
+        self._startup = Startup(run, recipe.recovery.startup) if begun is None else begun.startup
+        self._planned = None if begun is None else begun.planned
+        add = self._startup.add
+        imported: list[Node[Any]] = [] if begun is None else [begun.imports]
+        # On the main thread: the number of threads, and the device, are those of the thread that sets them.
+        device = add("device_init", lambda: _init_device(config.dense, environ), after=imported, on_main_thread=True)
+        self._group = group = add(
+            "process_group",
+            lambda: join_process_group(environ, config.train.comm_timeout_s, device.value),
+            after=[device],
+        )
+        self._reader = add("data_warmup", lambda: open_reader(recipe, self._place), after=imported)
+        self._until_end = ExitStack()
+        late = LateCollectives(self._place.rank, self._place.world_size, lambda: group.value[0])
+        model = add("model_build", lambda: self._build(late), after=[device])
+        self._training_step = add(
+            "training_step",
+            lambda: TrainingStep(config, model.value, group.value[0], device.value),
+            after=[group, model],
+            span="model_build",
+            on_main_thread=True,
+        )
+        planned: list[Node[Any]] = [] if self._planned is None else [self._planned]
+        needed: list[Node[Any]] = [self._training_step, self._reader, *planned]
+        self._restored = add("restore", self._restore, after=needed, on_main_thread=True)
+        add("first_batch", self._await_batch, after=[self._restored], span="data_warmup", on_main_thread=True)
+
+    def say(self, err: EttError) -> None:
+        """Print an error that ends this rank, unless rank 0 says the same, see `say_once`."""
+        say_once(err, self._run.rank, self._group.value[1] if self._group.is_done else None)
+
+    def run(self, until_end: ExitStack) -> Ready:
+        """Start this rank. Args: until_end: gets what is closed when training is over."""
+        self._until_end = until_end
+        self._startup.run()
+        restored = self._restored.value
+        return Ready(
+            collectives=self._group.value[0],
+            training_step=self._training_step.value,
+            reader=self._reader.value,
+            **{field.name: getattr(restored, field.name) for field in dataclasses.fields(restored)},
+        )
+
+    def _build(self, collectives: Collectives) -> RecipeModel:
+        tiers = self._until_end.enter_context(open_tiers(self._recipe.trainer.sparse, self._place))
+        return build_model(self._recipe.trainer, collectives, tiers, self._recipe.data)
+
+    def _restore(self) -> _Restored:
+        model, collectives = self._training_step.value.model, self._group.value[0]
+        batches = _prefetched(self._recipe.trainer, model, self._reader.value, collectives, self._run)
+        checkpointer = Checkpointer(
+            self._recipe.checkpoint,
+            model=model,
+            optimizer=self._training_step.value.optimizer,
+            loader=batches,
+            run=self._run,
+            held=model.ebc.exchange.rows,
+        )
+        restored = checkpointer.restore(planned=None if self._planned is None else self._planned.value)
+        lines = ProgressLines() if collectives.rank == 0 else None
+        if lines is not None:
+            lines.begin(restored)
+        start = Progress(restored.step, restored.cursor) if restored else Progress(0, 0)
+        return _Restored(batches, checkpointer, start, lines)
+
+    def _await_batch(self) -> None:
+        """Have the first batch read and its rows asked for, where there is one to train on."""
+        restored, max_steps = self._restored.value, self._recipe.trainer.train.max_steps
+        if not max_steps or restored.start.step < max_steps:
+            restored.batches.await_first()
+
+
+def build_model(
+    config: TrainerConfig, collectives: Collectives, tiers: Tiers = IN_MEMORY, data: DataConfig = CRITEO
+) -> RecipeModel:
+    """Return the model of a recipe with its initial weights, the same dense ones on every rank."""
+    named = recipe_tables(config.model, config.sparse, data.id_features)
+    tables = [
+        EmbeddingBagConfig(
+            table.own.num_embeddings,
+            table.embedding_dim,
+            f"t_{table.name}",
+            feature_names=list(table.features),
+            pooling=PoolingType[table.own.pooling.upper()],
+        )
+        for table in named
+    ]
+    settings = {f"t_{table.name}": table.settings for table in named}
+    embeddings = JobTables(tables, settings, collectives, seed=config.train.seed, tiers=tiers)
+    return recipe_model(config, embeddings, num_dense=data.num_dense)
+
+
+def open_reader(recipe: JobRecipe, place: RankPlace) -> RecipeReader:
+    data, train = recipe.data, recipe.trainer.train
+    path = data.path or str(ensure_generated(data.generate, place.job_dir / "data", data.format))
+    return recipe_reader(
+        data,
+        path,
+        batch_size=train.batch_size,
+        seed=train.seed,
+        epochs=train.epochs,
+        rank=place.rank,
+        world_size=place.world_size,
+    )
+
+
+def _init_device(config: DenseConfig, environ: Mapping[str, str]) -> torch.device:
+    torch.set_num_threads(config.threads)
+    return dense_device(config.device, int(environ.get("LOCAL_RANK", "0")))
+
+
+def _prefetched(
+    config: TrainerConfig, model: RecipeModel, reader: RecipeReader, collectives: Collectives, run: Run
+) -> PrefetchedBatches:
+    train = config.train
+    ahead = collectives.beside() if train.prefetch_depth else collectives
+    clock = StageClock(train.prefetch_depth, train.trace_batches)
+    return PrefetchedBatches(reader, model.ebc, ahead, clock, lambda: run.stop_requested)
