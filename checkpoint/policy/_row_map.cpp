@@ -13,13 +13,15 @@ using Address = uintptr_t;
 
 constexpr int64_t kAhead = 24;  // of random words asked for before they are needed; flat from 16 to 48
 
+// Returns the place of the first slot that is not below num_slots, where it has stopped; else count.
 template <bool kSet>
-void change(Address words_at, Address slots_at, int64_t count) {
+int64_t change(Address words_at, int64_t num_slots, Address slots_at, int64_t count) {
   py::gil_scoped_release release;
   auto* words = reinterpret_cast<uint64_t*>(words_at);
   const auto* slots = reinterpret_cast<const uint64_t*>(slots_at);
   for (int64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) __builtin_prefetch(words + (slots[i + kAhead] >> 6), 1);
+    if (slots[i] >= static_cast<uint64_t>(num_slots)) return i;
     const uint64_t bit = uint64_t{1} << (slots[i] & 63);
     if (kSet) {
       words[slots[i] >> 6] |= bit;
@@ -27,6 +29,7 @@ void change(Address words_at, Address slots_at, int64_t count) {
       words[slots[i] >> 6] &= ~bit;
     }
   }
+  return count;
 }
 
 // out: int64 [number of set bits], ascending.

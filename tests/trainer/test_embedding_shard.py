@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from ett.checkpoint.policy.table_tracker import TableTracker
 from ett.checkpoint.table import TableRows, TableShard, copy_of_rows
 from ett.checkpoint.tracked_table import NOBODY_TRACKS, NobodyTracks
 from ett.errors import DataError
@@ -108,3 +109,28 @@ def test_nobody_is_told_of_changes_any_more() -> None:
     shard.track(count)
     shard.update(IDS, torch.zeros(len(IDS), DIM), 0.1)
     assert count.num_updates == 2
+
+
+def test_new_rows_of_a_step_that_fails_are_told_of_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, tracker = make_shard(), TableTracker()
+    shard.track(tracker)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as during:
+        during.setattr(type(shard._optimizer), "update_rows", fail)
+        with pytest.raises(MemoryError):
+            shard.update(IDS[:4], torch.ones(4, DIM), 0.1)
+    assert len(shard) == 0
+    shard.update(IDS[2:5], torch.ones(3, DIM), 0.1)
+    tracker.freeze()
+    changes = tracker.changes(shard.ids_of_slots)
+    assert (sorted(changes.ids), list(changes.tombstones)) == (list(IDS[2:5]), list(IDS[:2]))
+
+
+def test_who_was_told_before_an_import_is_told_no_more() -> None:
+    shard, rows = make_shard(), copy_of_rows(trained_shard())
+    shard.track(TableTracker())
+    shard.begin_import(len(rows.ids))
+    assert shard.tracked_by is NOBODY_TRACKS

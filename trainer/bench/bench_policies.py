@@ -20,6 +20,7 @@ from ett.trainer.bench.policy_check import check_commits
 from ett.trainer.bench.policy_job import PolicyJob, make_trace
 from ett.trainer.bench.policy_lines import lines_of, order_of, summary_of
 from ett.trainer.bench.policy_savers import DcpSaver, PolicyOfSaves, PolicySaver, Saver
+from ett.trainer.bench.told_steps import told_steps
 
 ADAPTIVE, AT = "adaptive", 100  # the policy and the interval of the figures
 _ON_DEVICE = "tables in device memory are written whole at the boundary: not captured yet"
@@ -52,17 +53,18 @@ def live_figures(
     torch.set_num_threads(1)  # as the product does by default
     try:
         with tempfile.TemporaryDirectory(prefix=".ett-bench-checkpoint-", dir=".") as name:
-            results, checked, num_bytes = _measured(workload, Path(name).absolute(), quick, say)
+            results, telling, checked, num_bytes = _measured(workload, Path(name).absolute(), quick, say)
     finally:
         torch.set_num_threads(threads)
     summary = {every: {name: summary_of(each) for name, each in of.items()} for every, of in results.items()}
-    detail = {"table_bytes": num_bytes, "checked": checked, "intervals": summary, "order": order_of(results)}
+    detail = {"table_bytes": num_bytes, "checked": checked, "telling": telling, "intervals": summary}
+    detail["order"] = order_of(results)
     return _figures(results), lines_of(results, num_bytes), detail
 
 
 def _measured(
     workload: dict[str, Any], folder: Path, quick: bool, say: Callable[[str], None]
-) -> tuple[Results, dict[str, Any], int]:
+) -> tuple[Results, dict[str, Any], dict[str, Any], int]:
     trace = make_trace(workload)
     job, twin = (PolicyJob(workload, trace) for _ in range(2))
     num_bytes = job.num_table_bytes
@@ -74,7 +76,10 @@ def _measured(
         interval["batches"]: blocks.of_interval(interval, savers, say)
         for interval in workload["quick" if quick else "full"]
     }
-    return results, checked, num_bytes
+    telling = told_steps(job, twin, trace)
+    step_s = statistics.median(second for of in results.values() for each in of.values() for second in each.none_s)
+    telling |= {"step_ms": round(1e3 * step_s, 3), "pct_of_a_step": round(telling["telling_ms"] / step_s / 10, 3)}
+    return results, telling, checked, num_bytes
 
 
 def savers_of(job: PolicyJob, max_chain: int) -> list[Saver]:

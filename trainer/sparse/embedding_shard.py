@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -126,8 +128,8 @@ class EmbeddingShard(nn.Module):
         if not len(ids):
             return
         self._make_room(ids)
-        new = ids[:0] if self._told is None else self._told.about_to_update(ids)
-        with self._storage.opened(ids, self._initial) as rows:
+        told = self._told
+        with self._storage.opened(ids, self._initial) as rows, told.updating(ids, rows) if told else nullcontext():
             if rows.slots is not None:
                 table = RowsOfTable(rows.weights, rows.states, rows.slots)
                 self._optimizer.update_rows(table, sums, learning_rate)
@@ -138,8 +140,6 @@ class EmbeddingShard(nn.Module):
                 rows.weights.index_copy_(0, rows.weight_slots, weights)
                 for name, state in states.items():
                     rows.states[name].index_copy_(0, rows.state_slots, state)
-        if self._told is not None:
-            self._told.came(new)
         if self._ledger is not None:
             self._ledger.touch(ids)
         if len(self._tombstones):
@@ -172,7 +172,7 @@ class EmbeddingShard(nn.Module):
         with self.lock:
             self.tracked_by = changes
             is_told = changes is not NOBODY_TRACKS
-            self._told = ToldRows(changes, self._storage.ids(), self._num_ahead) if is_told else None
+            self._told = ToldRows(changes, self._storage, self._num_ahead) if is_told else None
 
     def touched(self, ids: Ids | None) -> None:
         with self.lock:
@@ -210,6 +210,7 @@ class EmbeddingShard(nn.Module):
         return torch.from_numpy(owners == self._rank)
 
     def begin_import(self, num_rows: int) -> None:
+        self.track(NOBODY_TRACKS)  # who is told knows rows that go now
         self._storage.clear()
         self._storage.reserve(num_rows)
         self._tombstones.clear()

@@ -19,7 +19,7 @@ from torch import Tensor
 from ett.checkpoint.table import StateSpec
 from ett.errors import CorruptState
 from ett.trainer.sparse.hashing import Ids
-from ett.trainer.sparse.id_index import id_index
+from ett.trainer.sparse.id_index import IdIndex, id_index
 from ett.trainer.sparse.row_kernels import copy_rows
 from ett.trainer.sparse.tiers.arena import Arena
 from ett.trainer.sparse.tiers.row_cache import Pinned, RowCache
@@ -39,11 +39,16 @@ class OpenRows:
     weight_slots: Tensor
     states: Columns
     state_slots: Tensor
+    new: Ids  # places, ascending, of the rows that did not exist
     slots: Ids | None = None  # where weights and states, of as many rows, lie at the same slots: these
 
 
 class TableStorage(Protocol):
     """Ids of one call are distinct."""
+
+    @property
+    def index(self) -> IdIndex | None:
+        """Where rows lie, if that stays so while they exist: `OpenRows.slots` are its slots. Read it, nothing else."""
 
     def __len__(self) -> int: ...
 
@@ -86,6 +91,10 @@ class HostStorage:
         self._filling = Lock()
         self.clear()
 
+    @property
+    def index(self) -> IdIndex | None:
+        return self._index
+
     def __len__(self) -> int:
         return len(self._index)
 
@@ -114,7 +123,7 @@ class HostStorage:
         is_done = False
         try:
             yield OpenRows(
-                self._weights.rows, at, {name: arena.rows for name, arena in self._states.items()}, at, slots
+                self._weights.rows, at, {name: arena.rows for name, arena in self._states.items()}, at, new, slots
             )
             is_done = True
         finally:
@@ -168,6 +177,10 @@ class TieredStorage:
         self._caches = [weights] if states is None else [weights, states]
         self._one_at_a_time = Lock()  # the stores below have one connection, or one end of a log
 
+    @property
+    def index(self) -> IdIndex | None:
+        return None
+
     def __len__(self) -> int:
         return len(self._weights)
 
@@ -203,7 +216,8 @@ class TieredStorage:
             columns: Columns = {} if self._states is None else self._states.columns
             for column in columns.values():
                 column[at_new] = 0
-            yield OpenRows(self._weights.columns[WEIGHT], slots, columns, torch.from_numpy(states.slots))
+            at = torch.from_numpy(states.slots)
+            yield OpenRows(self._weights.columns[WEIGHT], slots, columns, at, np.flatnonzero(new))
 
     def gather(self, ids: Ids, weights: Tensor, states: Columns) -> None:
         columns = {WEIGHT: weights, **states}
