@@ -14,6 +14,7 @@ from ett.checkpoint.commit import Commit, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog, line_of_history
 from ett.checkpoint.config import CheckpointConfig
 from ett.checkpoint.incarnation import Epoch
+from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
 from ett.checkpoint.retention import sweep_orphans
 from ett.checkpoint.save import SavePlace
@@ -26,7 +27,7 @@ class BufferedTier:
     """One rank's buffer and its uploads. `before_save`, `open` and `copies` are collective."""
 
     def __init__(self, folder: Path, remote: SavePlace, config: CheckpointConfig) -> None:
-        self.local = buffer_store(folder, remote.store.uri)
+        self.local: LocalStore = remote.run.through_faults(buffer_store(folder, remote.store.uri), "local")
         self._ranks, self._run, self._clock = remote.ranks, remote.run, remote.clock
         self._limit_bytes, self._wait_s = config.buffer_bytes, config.buffer_wait_s
         self._peer_address = config.peer_address

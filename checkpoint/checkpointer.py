@@ -90,7 +90,8 @@ class Checkpointer:
         record: RunRecord = run if run is not None else ett.init()
         self._config = config
         policy = parse_policy(config.policy, config.max_chain)
-        opened, present = store or open_store(config.uri or _job_uri(record)), ranks or current_ranks()
+        bare, present = store or open_store(config.uri or _job_uri(record)), ranks or current_ranks()
+        opened: Store = record.through_faults(bare, "local" if is_local(bare.uri) else "remote")
         is_tracked = config.background or not isinstance(policy, Full)
         self._state = TrainingState(model, optimizer, loader, extra, is_tracked=is_tracked, is_copy=present.rank > 0)
         self._place = SavePlace(

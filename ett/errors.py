@@ -55,6 +55,10 @@ class EttError(Exception):
         return shown("\n".join(lines))
 
 
+class InjectedFault(RuntimeError):
+    """What `--chaos raise:` raises. No EttError: it stands for an error of the program's own."""
+
+
 class UsageError(EttError):
     code, exit_code = "U001", 2
 

@@ -98,7 +98,7 @@ class LaunchFlags:
 @click.option("--owner", help="Who is asked about this job.")
 @click.option("--model", help="Short name of the model; job ids begin with it.")
 @click.option(
-    "--chaos", multiple=True, metavar="SPEC", help="Fail on purpose: kill:rank=1,step=120 (also exit:, hang:)."
+    "--chaos", multiple=True, metavar="SPEC", help="Fail on purpose, such as kill:rank=1,step=120 (docs/chaos.md)."
 )
 @click.option("--resume", default="auto", show_default=True, metavar="auto|never|STEP", help="Where to begin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the recipe.")
@@ -272,7 +272,7 @@ def _plan(
             plan = _script_plan(flags, kind, target)
     else:
         plan = _kept_plan(flags, home)
-    load(SEAMS["fault_plan"]).parse(flags.chaos).check_ranks(plan.nproc)
+    load(SEAMS["fault_plan"]).parse(flags.chaos).check(plan.nproc)
     folder = JobFolder(home / "jobs" / flags.job) if flags.job else fresh_job(home, plan.model)
     return replace(plan, resume=flags.resume, chaos=flags.chaos), sections, folder
 

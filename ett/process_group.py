@@ -16,6 +16,7 @@ from typing import Any
 from ett.errors import Conflict
 
 _GLOO_THREAD = "gloo_tcp_loop"
+_NOBODYS_TAG = 0x0E77DEAD
 
 
 def leave_process_group() -> None:
@@ -38,6 +39,23 @@ def leave_process_group() -> None:
             expected="process groups that only the function under @ett.restartable holds",
             do="make them inside that function, and keep none in a global, a class or a default argument",
         )
+
+
+def wait_for_nobody() -> bool:
+    """Wait in a receive that nobody answers until it times out or the peer is gone; a collective that hangs.
+
+    Returns: False, at once, where this process has no process group with a second rank.
+    Raises: RuntimeError: as torch ends such a wait.
+    """
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+        return False
+    import torch
+
+    peer = (dist.get_rank() + 1) % dist.get_world_size()
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    dist.recv(torch.empty(1, device=device), src=peer, tag=_NOBODYS_TAG)
+    return True
 
 
 def has_gloo_connections() -> bool:

@@ -37,6 +37,7 @@ SEAMS: dict[str, str] = {
     "hang_policy": "ett.recovery.hang_policy:find_hang",
     "restart_policy": "ett.recovery.restart_policy:decide",
     "fault_plan": "ett.recovery.fault_plan:FaultPlan",
+    "faults": "ett.recovery.armed_faults:arm",
 }
 
 BENCHES: dict[str, str] = {

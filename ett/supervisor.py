@@ -32,7 +32,7 @@ from ett.generation import FOLDER_VARIABLE, Generation, GenerationFolder, genera
 from ett.hang import Hang
 from ett.hang_watch import HangWatch
 from ett.job_folder import JobFolder
-from ett.job_history import JobHistory, has_stepped, last_step, read_history
+from ett.job_history import JobHistory, has_stepped, last_step, read_history, records_of
 from ett.launch_plan import LaunchPlan, versions
 from ett.memory_kills import num_memory_kills
 from ett.otel.trace_ids import attempt_place, needs_own_trace, parse_traceparent
@@ -317,12 +317,13 @@ class JobSupervisor:
             return []
         self._rings.flush()
         faults = load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt).faults
+        told = [r for r in records_of(self.folder.events, "fault_injected", "r*") if r.att >= self.first_attempt]
+        happened = {record.data.get("fault") for record in told}
         lines = []
         for spec, fault in zip(self.plan.chaos, faults, strict=True):
-            logs = self.folder.logs(fault.attempt)
-            if fault.announcement in last_lines(logs / f"rank{fault.rank}.err"):
+            if str(fault) in happened:
                 continue
-            step = last_step(self.folder.events, self.attempt, fault.rank)
+            step = last_step(self.folder.events, self.attempt, max(0, fault.rank))
             at = "" if step is None else f" (the job ended at step {step})"
             lines.append(f"chaos: {spec} never fired{at}")
         return lines
@@ -380,17 +381,19 @@ class JobSupervisor:
 
     def _last_words(self, gone: RankExit) -> tuple[list[str], str]:
         """Return a rank's last lines and the file of the job's folder that keeps them; "" where it said nothing."""
-        logs = self.folder.logs(self.attempt)
-        first_rank = self.first_world.rank_at(self._local_rank(gone))  # the files keep the name that they began with
-        lines = last_lines(logs / f"rank{first_rank}.err", logs / f"rank{first_rank}.log")
+        logs, lines = self.folder.logs(self.attempt), self._rank_lines(self._local_rank(gone))
         name = keep_tail(logs, lines) if lines else ""
         return lines, f"logs/{self.attempt}/{name}" if name else ""
 
+    def _rank_lines(self, place: int) -> list[str]:
+        """Return what the rank at a place of the host said last."""
+        logs, first_rank = self.folder.logs(self.attempt), self.first_world.rank_at(place)
+        # The files keep the name that they began with.
+        return last_lines(logs / f"rank{first_rank}.err", logs / f"rank{first_rank}.log")
+
     def _cause(self, gone: RankExit, lines: Sequence[str]) -> str:
         """Return a short name of what is known to have ended the rank, "" where nobody knows."""
-        faults = load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt)
-        here = faults.for_process(rank=gone.rank, attempt=self.attempt, gen=self.generation).faults
-        if any(fault.announcement in lines for fault in here):
+        if self._is_injected(gone, lines):
             return "injected_fault"
         if gone.hang is not None:
             return "hang"
@@ -398,6 +401,17 @@ class JobSupervisor:
             before, now = self._num_memory_kills, num_memory_kills()
             return "out_of_memory" if before is not None and now is not None and now > before else ""
         return named_cause(gone, lines)
+
+    def _is_injected(self, gone: RankExit, lines: Sequence[str]) -> bool:
+        """Return whether `--chaos` ended the rank; of a hang, whether of any rank: of the others all wait for one."""
+        if not self.plan.chaos:
+            return False
+        said = {gone.rank: list(lines)}
+        if gone.hang is not None:
+            said |= {rank: self._rank_lines(place) for rank, place in enumerate(self.world.places)}
+        plan = load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt)
+        here = {r: plan.for_process(rank=r, attempt=self.attempt, gen=self.generation).faults for r in said}
+        return any(f.may_end_process and f.announcement in said[rank] for rank, faults in here.items() for f in faults)
 
     def _local_rank(self, gone: RankExit) -> int:
         return self.world.places[gone.rank] if gone.local_rank is None else gone.local_rank

@@ -33,8 +33,14 @@ STEP_BEGIN_AFTER_NS = 1_000_000_000  # a step that begins this long after the la
 
 
 class FaultInjection(Protocol):
+    def begin(self, emit: Callable[..., None]) -> None:
+        """Records of faults go to `emit` from now on."""
+
     def fire(self, point: str, step: int) -> None:
         """Fail this process here, where the plan says so."""
+
+    def wrap(self, store: Any, tier: str) -> Any:
+        """Return a checkpoint store with the plan's faults in it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +109,7 @@ class Run:
         self._stop_requested = self._is_stop_watched = self._is_beating = False
         self._earlier_handler: Any = None
         self.emit("proc_start", parent_wall_ns=identity.parent_wall_ns, world=self.world_size)
+        self._begin_faults()
 
     @property
     def is_recording(self) -> bool:
@@ -262,6 +269,14 @@ class Run:
         if self._faults is not None:
             self._faults.fire(point, step)
 
+    def through_faults(self, store: Any, tier: str) -> Any:
+        """Return a checkpoint store with the faults of `--chaos` in it; itself where there are none."""
+        return store if self._faults is None else self._faults.wrap(store, tier)
+
+    def _begin_faults(self) -> None:
+        if self._faults is not None:
+            self._faults.begin(self.emit)
+
     @property
     def has_faults(self) -> bool:
         """True where `--chaos` has something for this process, and `at` may not return."""
@@ -292,6 +307,7 @@ class Run:
         self._writer = _open_writer(self._identity, self._clock)
         earlier.close()
         self._faults = _faults(environ, self._identity)
+        self._begin_faults()
         self._spans = _SpanStack()
         self._completed_step, self._cursor, self._last_step_end_ns = 0, 0, None
         self._is_train_ended = False
@@ -362,6 +378,8 @@ class _Span(AbstractContextManager[None]):
         if self._node is not None:
             # A record of its own: a span with fields that no rule uses would be no plain record (ett/log_columns.py).
             run.emit("startup_node", id=self._id, **self._node)
+        if run._faults is not None:
+            run.at(self.name, run._completed_step)
 
     def __exit__(self, *exc: object) -> None:
         open_ids = self._run._spans.open_ids
@@ -425,6 +443,7 @@ def _start(environ: Mapping[str, str]) -> Run:
         atexit.register(run.close_at_exit)
         assert identity.job_dir is not None
         answer_stack_signal(identity.job_dir / "logs" / str(identity.attempt) / stacks_name(identity.rank))
+        run.at("startup", 0)
     return run
 
 
@@ -432,8 +451,8 @@ def _faults(environ: Mapping[str, str], identity: RunIdentity) -> FaultInjection
     chaos = environ.get("ETT_CHAOS", "") if identity.job else ""
     if not chaos:
         return None
-    plan = load(SEAMS["fault_plan"]).parse(chaos.split())
-    faults: FaultInjection = plan.for_process(rank=identity.rank, attempt=identity.attempt, gen=identity.gen)
+    place = {name: getattr(identity, name) for name in ("rank", "world_size", "attempt", "gen")}
+    faults: FaultInjection | None = load(SEAMS["faults"])(chaos, identity.job_dir, **place)
     return faults
 
 

@@ -137,6 +137,9 @@ class RankStart:
         if lines is not None:
             lines.begin(restored)
         start = Progress(restored.step, restored.cursor) if restored else Progress(0, 0)
+        if self._run.has_faults:
+            run = self._run
+            batches.before_read = lambda number: run.at("data", start.step + number)
         return _Restored(batches, checkpointer, start, lines)
 
     def _await_batch(self) -> None:

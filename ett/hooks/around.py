@@ -13,6 +13,8 @@ from importlib import import_module
 from types import MethodType, TracebackType
 from typing import Any
 
+from ett.errors import InjectedFault
+
 try:
     _native: Any = import_module("ett.hooks._around")
 except ImportError:  # not built: a source tree without a compiler
@@ -67,8 +69,11 @@ def judge(error: BaseException) -> bool:
     """Return whether a callback's exception is to be dropped; one that is not loses our lines of its traceback.
 
     A signal handler of the program runs wherever the interpreter is, also in a callback: what it raises is its own.
+    What `--chaos` raises stands for an error of the program.
     """
     trace = _handlers_part(error)
+    if isinstance(error, InjectedFault):
+        return False
     if trace is None and isinstance(error, Exception):
         if len(failures) < MAX_FAILURES:
             failures.append(_described(error))

@@ -108,6 +108,8 @@ class BatchHook:
             if intervals.last_end_ns is None and not intervals.has_begun and session.is_on("data"):
                 span = session.begin_span("data_warmup", now_ns)
         self._is_fetching = True
+        if session.run.has_faults:
+            session.run.at("data", session.run.position[0] + 1)
         return iterator, stream, now_ns, span
 
     def _after(self, token: tuple[Any, _Stream, int, OpenSpan | None], batch: object, is_there: bool) -> None:

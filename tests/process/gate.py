@@ -11,12 +11,12 @@ from wait import wait_until
 GATE = """
 import os, time
 if "ETT_CHAOS" in os.environ and "RANK" in os.environ:
-    from ett.recovery import fault_plan
+    from ett.recovery import fault_actions
     def wait_at_the_gate(fault):
         open({reached!r}, "w").close()
         while not os.path.exists({opened!r}):
             time.sleep(0.01)
-    fault_plan._happen = wait_at_the_gate
+    fault_actions.act = wait_at_the_gate
     {also}
 """
 

@@ -50,6 +50,9 @@ class PrefetchedBatches:
         collectives: of the thread that runs ahead, used by nobody else meanwhile.
         stop_requested: asked when a batch is announced; all ranks learn it with that batch.
         exchange_samples: gives this rank's slice of a global batch as other samples of it; every rank calls.
+
+    Attributes:
+        before_read: told a batch's number by the thread that is about to read it.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class PrefetchedBatches:
         self.clock = clock
         self._reader, self._tables, self._collectives = reader, tables, collectives
         self._stop_requested, self._exchange_samples = stop_requested, exchange_samples
+        self.before_read: Callable[[int], None] = lambda number: None
         self._ready: deque[tuple[ReadyBatch, dict[str, Any]] | BaseException | None] = deque()
         self._num_ready = threading.Semaphore(0)
         self._state: dict[str, Any] | None = None  # the reader's, when the batch that was taken last was read
@@ -120,6 +124,7 @@ class PrefetchedBatches:
         batches, number = iter(self._reader), 1
         while True:
             with self.clock.run("read", number):
+                self.before_read(number)
                 batch = next(batches, None)
             if batch is None:
                 return
