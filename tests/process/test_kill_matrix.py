@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 from launched_job import NAME, PROGRAMS, LaunchedJob
-from observer import POLL_S, Observer
 from wait import LONGEST_S, wait_until
 
 from ett.accounting import JobAccount, account
 from ett.event_reader import read_folder
 from ett.event_schema import NS
 from ett.job_folder import JobFolder
+from ett.trainer.bench.job_observer import POLL_S, Observer
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 PHASES = ("init", "compile", "step", "ckpt staging", "ckpt commit", "eval", "publish", "teardown")

@@ -1,4 +1,4 @@
-"""A stopwatch that knows nothing of ett: which processes of a job live, seen in /proc."""
+"""A stopwatch that knows nothing of the event log: which processes of a job live, seen in /proc."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class Life:
 
 @dataclass
 class Observer:
-    """Looks every POLL_S for live processes that carry `ETT_JOB_DIR=<job_dir>` and a rank, in a thread."""
+    """Looks every `poll_s` for live processes that carry `ETT_JOB_DIR=<job_dir>` and a rank, in a thread."""
 
     job_dir: str
+    poll_s: float = POLL_S
     lives: dict[int, Life] = field(default_factory=dict)  # by attempt
     longest_gap_ns: int = 0  # between two looks: what one poll was on this machine
 
@@ -36,7 +37,7 @@ class Observer:
 
     def _watch(self) -> None:
         last_ns = time.monotonic_ns()
-        while not self._stop.wait(POLL_S):
+        while not self._stop.wait(self.poll_s):
             self._look()
             now_ns = time.monotonic_ns()
             self.longest_gap_ns, last_ns = max(self.longest_gap_ns, now_ns - last_ns), now_ns
