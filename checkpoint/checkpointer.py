@@ -95,7 +95,12 @@ class Checkpointer:
         is_tracked = config.background or not isinstance(policy, Full)
         self._state = TrainingState(model, optimizer, loader, extra, is_tracked=is_tracked, is_copy=present.rank > 0)
         self._place = SavePlace(
-            store=opened, ranks=present, run=record, clock=clock or SystemClock(), weight_bits=config.quantise
+            store=opened,
+            ranks=present,
+            run=record,
+            clock=clock or SystemClock(),
+            weight_bits=config.quantise,
+            reads=config.restore_reads,
         )
         self._reading = self._place  # where a restore looks
         self._tier: BufferedTier | None = None

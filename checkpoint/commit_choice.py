@@ -11,6 +11,7 @@ from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
 from ett.checkpoint.config import CheckpointConfig
+from ett.checkpoint.read_plan import REMOTE_READS, reads_at_once
 from ett.checkpoint.restore_checks import check_files
 from ett.checkpoint.store import Store, open_store
 from ett.errors import CorruptState, EttError, NoCheckpoint, NotFound, RestoreFailed
@@ -43,16 +44,25 @@ def plan_ahead(config: CheckpointConfig, job_dir: Path, environ: Mapping[str, st
     try:
         store = open_store(config.uri or str(job_dir / "checkpoints"))
         seqs = tuple(CommitLog(store).seqs())
-        return Planned(step=step, seqs=seqs, choice=choose(store, {}, step))
+        return Planned(step=step, seqs=seqs, choice=choose(store, {}, step, reads=config.restore_reads))
     except EttError as err:
         log.info("the checkpoint to go on from is chosen later: %s", err)
         return None
 
 
-def choose(store: Store, rejected: dict[int, str], step: int | None, planned: Planned | None = None) -> Json:
+def choose(
+    store: Store,
+    rejected: dict[int, str],
+    step: int | None,
+    planned: Planned | None = None,
+    *,
+    reads: int = REMOTE_READS,
+) -> Json:
     """Return the best commit that is left, as rank 0 sees it, with those passed over and why.
 
-    Args: planned: the choice where it was made ahead, and the folder has the same commits still.
+    Args:
+        planned: the choice where it was made ahead, and the folder has the same commits still.
+        reads: requests under way at once to a remote store.
     Raises: RestoreFailed, NoCheckpoint, NotFound: as `ett.checkpoint.restore.restore_newest`.
     """
     if planned is not None and not rejected and planned.is_of(store, step):
@@ -69,7 +79,7 @@ def choose(store: Store, rejected: dict[int, str], step: int | None, planned: Pl
         if commit.is_fresh:
             break
         try:
-            check_files(store, commit)
+            check_files(store, commit, reads_at_once(store, reads))
         except CorruptState as err:
             log.warning("commit %d of step %d does not verify: %s", commit.seq, commit.step, err.fact)
             passed[commit.seq] = err.fact

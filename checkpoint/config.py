@@ -20,6 +20,8 @@ class CheckpointConfig:
     buffer_bytes: int = 64 << 30  # of each rank, on their way; a save waits (and counts as stall) for room
     buffer_wait_s: float = 120.0  # longest that a save waits for that room; then it is given up, as one that failed
     peer_address: str = ""  # of this host: others read from its buffer what they restore; "" serves nothing
+    # Requests of each rank under way at once while it restores from a remote uri: each needs 8 to 16 MiB of memory.
+    restore_reads: int = 32
     interval: str = "auto"  # "auto" (docs/checkpoint.md#when), "500 steps", "90s", "6m"
     # What a save writes (docs/checkpoint_policy.md): every row, or of tables that say what changes less than that.
     policy: Literal["full", "adaptive", "incremental", "differential", "check_n_run"] = "full"
@@ -48,6 +50,8 @@ class CheckpointConfig:
             raise ConfigError(f"checkpoint.buffer_bytes is {self.buffer_bytes}", expected="at least 1")
         if not self.buffer_wait_s > 0:
             raise ConfigError(f"checkpoint.buffer_wait_s is {self.buffer_wait_s}", expected="seconds above zero")
+        if not 1 <= self.restore_reads <= 256:
+            raise ConfigError(f"checkpoint.restore_reads is {self.restore_reads}", expected="1 to 256")
         if self.keep_last < 1:
             raise ConfigError(f"checkpoint.keep_last is {self.keep_last}", expected="at least 1")
         if not self.stall_budget_s > 0:

@@ -28,12 +28,12 @@ Like = Callable[[str, tuple[int, ...]], "Tensor | None"]
 
 
 def read_dense(
-    store: Store, dense: DenseEntry, like: Like = lambda name, shape: None
+    store: Store, dense: DenseEntry, like: Like = lambda name, shape: None, reads: int | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the tree, every byte verified.
 
     Args: like: the sharded tensor that is wanted for a name and shape, of which this rank's part alone is then read and
-        returned, sharded alike; None: the whole tensor is.
+        returned, sharded alike; None: the whole tensor is. reads: files that are read at once; None: one a thread.
     Raises: CorruptState: a file is missing or altered; names it.
     """
     if dense.dcp_version is None:
@@ -46,7 +46,7 @@ def read_dense(
     if len(wanted) != len(plan.runs):
         raise CorruptState(f"dense state: {stored.path} names files that the commit does not list")
     buffers = BufferPool()
-    in_threads(wanted, lambda file: read_runs(store, file, plan.runs[file.path], buffers), num_io_threads())
+    in_threads(wanted, lambda file: read_runs(store, file, plan.runs[file.path], buffers), reads or num_io_threads())
     plan.put_boxes()
     return {name: wrap() for name, wrap in found.items()}, tree
 

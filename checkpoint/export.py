@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from ett.os_failure import os_failure
 
 log = logging.getLogger(__name__)
 COPY_BYTES = 8 << 20
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,16 +47,28 @@ def export_commit(source: Store, step: int | None, to: Path, watch: Watch = unwa
         made or written.
     """
     make_destination(to)
-    target = LocalStore(to.absolute())
+    copied, fallback_from = first_whole(source, step, lambda commit: copy_commit(source, commit, to, watch))
+    return replace(copied, fallback_from=fallback_from)
+
+
+def copy_commit(source: Store, commit: Commit, to: Path, watch: Watch = unwatched) -> ExportedCommit:
+    """Copy one commit into the empty folder `to`. Raises: as `export_commit`; CorruptState: it is damaged."""
+    with leased(source, commit, f"export to {to}"):
+        return _copy(source, LocalStore(to.absolute()), commit, watch)
+
+
+def first_whole(source: Store, step: int | None, do: Callable[[Commit], Result]) -> tuple[Result, int | None]:
+    """Return what `do` returns for the newest commit that it finds whole, and the number of the newest if that is not.
+
+    Args: step: only of its commit. do: raises CorruptState for one that is damaged.
+    Raises: as `export_commit`.
+    """
     if step is not None:
-        commit, _ = find_commit(source, step)
-        with leased(source, commit, f"export to {to}"):
-            return _copy(source, target, commit, None, watch)
+        return do(find_commit(source, step)[0]), None
     newest: int | None = None
     for commit in _candidates(source):
         try:
-            with leased(source, commit, f"export to {to}"):
-                return _copy(source, target, commit, newest, watch)
+            return do(commit), newest
         except CorruptState as err:
             log.warning("commit %d of step %d does not verify: %s", commit.seq, commit.step, err.fact)
             newest = newest or commit.seq
@@ -83,7 +98,7 @@ def _candidates(source: Store) -> list[Commit]:
     return commits
 
 
-def _copy(source: Store, target: LocalStore, commit: Commit, fallback_from: int | None, watch: Watch) -> ExportedCommit:
+def _copy(source: Store, target: LocalStore, commit: Commit, watch: Watch) -> ExportedCommit:
     names: list[str] = []
     try:
         with watch(source, "copying", commit.num_bytes) as reading:
@@ -106,7 +121,6 @@ def _copy(source: Store, target: LocalStore, commit: Commit, fallback_from: int 
         cursor=commit.cursor,
         num_files=len(names) + 2,
         num_bytes=commit.num_bytes,
-        fallback_from=fallback_from,
     )
 
 

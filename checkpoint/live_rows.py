@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ett.checkpoint.newest_rows import Spans, twice_in
+from ett.checkpoint.read_plan import Mask
 from ett.checkpoint.segment_reader import open_segment
-from ett.checkpoint.segment_rows import Mask, checked_blocks, read_ids
+from ett.checkpoint.segment_rows import checked_blocks, read_ids
 from ett.checkpoint.store import Store
-from ett.checkpoint.table_reader import Spans, twice_in
 from ett.checkpoint.table_segments import IDS, Ids, TableFile, TableSpec
 
 RANGE_IDS = 2 << 20  # of all files together that are in memory at once: about 60 bytes each while they are sorted

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +16,7 @@ from ett.checkpoint.commit_choice import Planned, choose
 from ett.checkpoint.dense_reader import read_dense
 from ett.checkpoint.digest import combine
 from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
+from ett.checkpoint.read_plan import reads_at_once
 from ett.checkpoint.restore_checks import read_fragment
 from ett.checkpoint.rng_state import set_rng_state
 from ett.checkpoint.save import SavePlace
@@ -42,7 +46,7 @@ def restore_newest(
     """
     rejected: dict[int, str] = {}
     while True:
-        choice = on_rank_zero(place.ranks, lambda: choose(place.store, rejected, step, planned))
+        choice = on_rank_zero(place.ranks, lambda: choose(place.store, rejected, step, planned, reads=place.reads))
         if choice["seq"] is None:
             return None
         rejected.update({int(seq): why for seq, why in choice["rejected"].items()})
@@ -62,9 +66,10 @@ def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
     def read() -> Json:
         state.expect_tables({table.spec: table.num_rows for table in commit.tables})
         try:
-            assert commit.dense is not None
-            dense.extend(read_dense(place.store, commit.dense, state.sharded_like()))
-            return {"tables": _load_tables(place, state, commit)}
+            with _dense_beside(place, state, commit) as coming:
+                tables = _load_tables(place, state, commit)
+                dense.extend(coming.result())
+            return {"tables": tables}
         except CorruptState as err:
             return {"corrupt": err.fact}
 
@@ -81,6 +86,18 @@ def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
             )
     gather_or_raise(place.ranks, lambda: _apply(place, state, commit, *dense))
     return None
+
+
+@contextmanager
+def _dense_beside(place: SavePlace, state: TrainingState, commit: Commit) -> Iterator[Future[Any]]:
+    """Read the dense state in a thread, beside what the body reads; before it, where one read is to be under way."""
+    assert commit.dense is not None
+    like, reads = state.sharded_like(), reads_at_once(place.store, place.reads)
+    with ThreadPoolExecutor(1, thread_name_prefix="ett-checkpoint-dense") as pool:
+        coming = pool.submit(read_dense, place.store, commit.dense, like, reads)
+        if reads == 1:
+            wait([coming])
+        yield coming
 
 
 def _loaded(by_rank: list[Json]) -> tuple[int, str]:
@@ -104,7 +121,7 @@ def _load_tables(place: SavePlace, state: TrainingState, commit: Commit) -> Json
                 take=partial(state.import_rows, table.spec),
             )
         )
-    found = read_tables(place.store, tables, place.buffers)
+    found = read_tables(place.store, tables, place.buffers, place.reads)
     for table in commit.tables:
         state.shards[table.spec.name].end_import()
     return [[*one, is_copy(state.shards[table.spec.name])] for one, table in zip(found, commit.tables, strict=True)]

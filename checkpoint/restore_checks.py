@@ -9,15 +9,17 @@ from ett.checkpoint.commit import Commit
 from ett.checkpoint.dense_entry import METADATA_NAME
 from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.store import Store
+from ett.checkpoint.worker_threads import in_threads
 from ett.errors import CorruptState
 
 
-def check_files(store: Store, commit: Commit) -> None:
-    """Raise CorruptState unless every file of the commit is there with its size, and its fragments are whole."""
-    for file in commit.stored_files():
-        check_size(store, file)
-    for fragment in commit.fragments:
-        read_fragment(store, fragment)
+def check_files(store: Store, commit: Commit, reads: int = 1) -> None:
+    """Raise CorruptState unless every file of the commit is there with its size, and its fragments are whole.
+
+    Args: reads: requests under way at once.
+    """
+    in_threads(commit.stored_files(), lambda file: check_size(store, file), reads)
+    in_threads(commit.fragments, lambda fragment: read_fragment(store, fragment), reads)
     if commit.dense is not None and commit.dense.dcp_version is not None:
         read_whole(store, commit.dense.named(METADATA_NAME))  # that no reader of ours opens
 

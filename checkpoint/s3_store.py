@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,18 +25,24 @@ from ett.errors import ConfigError, Unreachable
 
 PART_BYTES = 16 << 20  # of an upload and of a read; S3 takes at most 10,000 parts, so large files get larger ones
 MAX_PARTS = 10_000
-CONNECTIONS = 8  # parts under way at once, of all files together: bounds memory
+CONNECTIONS = 8  # parts under way at once, of all files that are sent: bounds memory
+MOST_READS = 64  # parts that are read at once; whoever reads bounds its memory itself
 HASH_FIELD = "xxh3-128"  # an object's metadata: the hash of its bytes, to recognise our own after a lost answer
 _UPLOAD_ID = "?upload="
 
 
 class S3Reader:
+    """The store is asked for the size when that is first looked at; whoever never does reads within it."""
+
     def __init__(self, store: S3Store, name: str) -> None:
         self._store, self._name = store, name
-        self.size = store.size(name)
+
+    @cached_property
+    def size(self) -> int:
+        return self._store.size(self._name)
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        length = max(0, min(len(target), self.size - offset))
+        length = max(0, min(len(target), self.size - offset)) if "size" in self.__dict__ else len(target)
         if length:
             self._store.read_range(self._name, offset, target[:length])
         return length
@@ -44,14 +51,23 @@ class S3Reader:
 class S3Store:
     """`s3://bucket/prefix`. Keys, region and endpoint come from where botocore finds them ($AWS_ENDPOINT_URL, …)."""
 
-    def __init__(self, uri: str, *, policy: RetryPolicy | None = None, options: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        *,
+        policy: RetryPolicy | None = None,
+        options: dict[str, Any] | None = None,
+        reads: int = MOST_READS,
+    ) -> None:
+        """Args: options: of s3fs. reads: parts that are read at once."""
         bucket, _, prefix = uri.partition("://")[2].partition("/")
         if not bucket:
             raise ConfigError(f"checkpoint.uri is {uri!r}", expected="s3://bucket/folder", code="F004")
         self.uri = uri
         self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.client = S3Client(bucket, policy or RetryPolicy(), options)
-        self._slots: asyncio.Semaphore | None = None
+        self._limits = {"send": CONNECTIONS, "read": reads}
+        self._slots: dict[str, asyncio.Semaphore] = {}
 
     def create(self, name: str, data: bytes) -> None:
         async def put() -> None:
@@ -103,7 +119,7 @@ class S3Store:
                 answer = await self.client.send("get_object", Key=self._key(name), Range=where)
                 return await self.client.body(answer, len(piece))
 
-            async with self._slot():
+            async with self._slot("read"):
                 piece[:] = await self.client.attempt(fetch, f"read {self._place(name)} at byte {first}")
 
         self.client.run(lambda: _gather([part(start) for start in starts]))
@@ -142,7 +158,7 @@ class S3Store:
                 await self._check_taken(name, size, hashes, err)
 
         if size <= PART_BYTES:
-            async with self._slot():
+            async with self._slot("send"):
                 await self.client.attempt(put, f"create {self._place(name)}")
             return
         with suppress(FileNotFoundError):  # a large file that an earlier life has sent is not sent again
@@ -163,7 +179,7 @@ class S3Store:
         part_bytes = max(PART_BYTES, -(-size // MAX_PARTS))
 
         async def part(number: int) -> dict[str, Any]:
-            async with self._slot():
+            async with self._slot("send"):
                 start = (number - 1) * part_bytes
                 body = await asyncio.to_thread(os.pread, descriptor, min(part_bytes, size - start), start)
                 answer = await self.client.request("upload_part", PartNumber=number, Body=body, **whole)
@@ -236,10 +252,10 @@ class S3Store:
             else:
                 after = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
-    def _slot(self) -> asyncio.Semaphore:
-        if self._slots is None:
-            self._slots = asyncio.Semaphore(CONNECTIONS)
-        return self._slots
+    def _slot(self, what: str) -> asyncio.Semaphore:
+        if what not in self._slots:
+            self._slots[what] = asyncio.Semaphore(self._limits[what])
+        return self._slots[what]
 
     def _key(self, name: str) -> str:
         return self._root + name

@@ -47,22 +47,32 @@ def export_safetensors(store: Store, commit: Commit, to: Path) -> ExportedTensor
     Raises: CorruptState: any byte differs from what was committed. ConfigError: `to` holds something; a tensor's type
         or name does not fit.
     """
+    with appearing(to) as folder:
+        files = write_safetensors(store, commit, folder, to)
+        num_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.name != INDEX_NAME)
+    return ExportedTensors(path=to, files=files, num_bytes=num_bytes)
+
+
+def write_safetensors(store: Store, commit: Commit, folder: Path, to: Path) -> dict[str, str]:
+    """Write the files into a folder that is there, and return the file of every tensor.
+
+    Args: to: what the folder will be. Raises: as `export_safetensors`.
+    """
     files: dict[str, str] = {}
-    with leased(store, commit, f"export to {to}"), _appearing(to) as folder:
+    with leased(store, commit, f"export to {to}"):
         for table in commit.tables:
             _write_table(store, commit, table, folder / f"{table.spec.table_id}.safetensors", files)
         _write_dense(store, commit, folder / DENSE_NAME, files)
-        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": files}
-        with open(folder / INDEX_NAME, "x") as file:
-            json.dump(index, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-    return ExportedTensors(path=to, files=files, num_bytes=sum(sizes.values()))
+    total = sum(path.stat().st_size for path in folder.iterdir())
+    with open(folder / INDEX_NAME, "x") as file:
+        json.dump({"metadata": {"total_size": total}, "weight_map": files}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    return files
 
 
 @contextmanager
-def _appearing(to: Path) -> Iterator[Path]:
+def appearing(to: Path) -> Iterator[Path]:
     """Give a folder that becomes `to` when all is written, and is removed otherwise."""
     make_destination(to)
     folder = to.absolute().with_name(f".{to.name}-{uuid.uuid4().hex}")

@@ -34,6 +34,7 @@ _DTYPES = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
+TORCH_NAMES = {theirs: ours for ours, theirs in _DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,17 @@ class Segment:
             raise self.corrupt(f"is {reader.size} bytes, the manifest says {stored.bytes}")
         if reader.size < PREFIX.size + TRAILER.size:
             raise self.corrupt(f"of {reader.size} bytes is too short for a segment")
-        self._ends = [(at, self._fetch(at, END_BYTES)) for at in (0, max(0, reader.size - END_BYTES))]
+        self._ends: list[tuple[int, bytes]] = []
+        self._ends = self._read_ends()
         self.header, self._data_start = self._read_header()
         self.index = self._read_index()
         self._check_layout()
+
+    def without_reader(self) -> Segment:
+        """Return what is known of the segment, for `open_segment` to read from later; it holds nothing open."""
+        known = copy(self)
+        known._reader, known._ends = _NoReader(self._reader.size), []
+        return known
 
     def corrupt(self, what: str) -> CorruptState:
         table = f"table {self._identity.table}" if self._identity.table else "dense state"
@@ -78,7 +86,11 @@ class Segment:
 
         Args: into: uint8, as long as the blocks are together.
         """
-        return into[: self._read_into(int(records[0]["offset"]), into)]
+        return self.load_range(int(records[0]["offset"]), into)
+
+    def load_range(self, offset: int, into: Bytes) -> Bytes:
+        """Fill `into` from a place of the file, and return what there was, unverified."""
+        return into[: self._read_into(offset, into)]
 
     def check(self, records: NDArray[np.void], section_name: str, found: Bytes) -> None:
         """Compare what `load` has read of blocks with their checksums. Raises: CorruptState: as `read_block`."""
@@ -112,18 +124,25 @@ class Segment:
             raise self.corrupt(f"has the hash {hasher.hexdigest()}, not {self._stored.xxh3_128}")
 
     def _read_into(self, offset: int, target: Bytes) -> int:
+        for start, data in self._ends:
+            if start <= offset and offset + len(target) <= start + len(data):
+                target[:] = np.frombuffer(data, np.uint8)[offset - start : offset - start + len(target)]
+                return len(target)
         try:
             return self._reader.read_into(offset, target.data)
+        except FileNotFoundError as err:
+            raise self.corrupt("is missing") from err
         except OSError as err:
             raise self.corrupt(f"cannot be read at byte {offset}: {err.strerror}") from err
 
-    def _read(self, offset: int, length: int) -> bytes:
-        for start, data in self._ends:
-            if start <= offset and offset + length <= start + len(data):
-                return data[offset - start : offset - start + length]
-        return self._fetch(offset, length)
+    def _read_ends(self) -> list[tuple[int, bytes]]:
+        """Return what lies at either end, with the offset of each; of a short file all, in one request."""
+        size = self._reader.size
+        if size <= 2 * END_BYTES:
+            return [(0, self._read(0, size))]
+        return [(at, self._read(at, END_BYTES)) for at in (0, size - END_BYTES)]
 
-    def _fetch(self, offset: int, length: int) -> bytes:
+    def _read(self, offset: int, length: int) -> bytes:
         target = np.empty(length, np.uint8)
         got = self._read_into(offset, target)
         return target[:got].tobytes()
@@ -185,13 +204,31 @@ class Segment:
             raise self.corrupt(f"has data in the padding after byte {offset}")
 
 
+class _NoReader:
+    """Of a segment that is not open."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        raise AssertionError("a segment is read while it is not open")
+
+
 @contextmanager
-def open_segment(store: Store, stored: StoredFile, identity: SegmentIdentity) -> Iterator[Segment]:
-    """Open and check the envelope of a segment. Raises: CorruptState: missing, torn, altered or another file."""
+def open_segment(
+    store: Store, stored: StoredFile, identity: SegmentIdentity, known: Segment | None = None
+) -> Iterator[Segment]:
+    """Open and check the envelope of a segment.
+
+    Args: known: the same segment, `without_reader`: its envelope is not read once more.
+    Raises: CorruptState: missing, torn, altered or another file.
+    """
     with ExitStack() as stack:
         try:
             reader = stack.enter_context(store.open(stored.path))
+            segment = Segment(reader, stored, identity) if known is None else copy(known)
         except FileNotFoundError as err:
             table = f"table {identity.table}" if identity.table else "dense state"
             raise CorruptState(f"{table}: {stored.path} is missing", do="restore another commit") from err
-        yield Segment(reader, stored, identity)
+        segment._reader = reader
+        yield segment

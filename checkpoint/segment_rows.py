@@ -1,6 +1,6 @@
 """Rows of a table's segment, some blocks at a time: read in long requests first, verified and picked afterwards.
 
-So that one thread can wait for the disk while another works on what has been read.
+So that one thread can wait for the disk while another works on what has been read, and several for one segment.
 """
 
 from __future__ import annotations
@@ -12,50 +12,80 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ett.checkpoint.buffer_pool import PAGE_BYTES, BufferPool
+from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.id_codec import unpack_ids
 from ett.checkpoint.quantised_rows import CODECS, restored, stored_row_bytes
+from ett.checkpoint.read_plan import Blocks, Mask, Request, requests_for, wanted_runs
 from ett.checkpoint.segment_reader import Segment
 from ett.checkpoint.table_segments import IDS, Bytes, Ids, Rows, TableFile, TableSpec
 
-Mask = NDArray[np.bool_]
-Blocks = NDArray[np.void]
 READ_BYTES = 16 << 20  # of rows that are read at once (ADR 0003)
 ROWS_OF_IDS = 1 << 20  # of which the ids are read at once: 8 MiB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UncheckedRows:
-    """Some blocks of rows as they came from the store."""
+class Piece:
+    """Blocks of rows that are read at once, with at least one wanted row in the first and in the last.
 
-    segment: Segment
+    ids: verified, of all rows of the blocks. blocks: index records of each group of the spec.
+    """
+
     spec: TableSpec
     weight_bits: int  # as in the file
-    ids: Ids  # verified, of all rows of the blocks
+    ids: Ids
     is_wanted: Mask
-    blocks: list[Blocks]  # index records of each group of the spec
+    blocks: list[Blocks]
+    requests: list[Request]
+
+    def read(self, segment: Segment, buffers: BufferPool) -> UncheckedRows:
+        """Return what the segment, which is open, has of it."""
+        lent = ExitStack()
+        num_read = sum(request.room_bytes for request in self.requests)
+        memory = lent.enter_context(buffers.taken(num_read + self._room_bytes()))
+        found: list[Bytes] = []
+        at = 0
+        for request in self.requests:
+            part = segment.load_range(request.offset, memory[at : at + request.length])
+            found += [part[start - request.offset : end - request.offset] for start, end in request.groups]
+            at += request.room_bytes
+        return UncheckedRows(piece=self, segment=segment, found=found, room=memory[at:], lent=lent)
+
+    def _room_bytes(self) -> int:
+        """Return how many bytes the wanted rows need, where not all are."""
+        num_wanted = int(np.count_nonzero(self.is_wanted))
+        return 0 if num_wanted == len(self.ids) else num_wanted * self.spec.row_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UncheckedRows:
+    """A piece as it came from the store."""
+
+    piece: Piece
+    segment: Segment
     found: list[Bytes]  # what was read of each group
     room: Bytes  # for the wanted rows, where not all are
     lent: ExitStack  # to be closed when the rows are not needed any more
 
     def checked(self) -> Rows:
         """Return the wanted rows, verified. Raises: CorruptState."""
-        for group, blocks, found in zip(self.spec.groups, self.blocks, self.found, strict=True):
+        piece = self.piece
+        for group, blocks, found in zip(piece.spec.groups, piece.blocks, self.found, strict=True):
             self.segment.check(blocks, group.name, found)
-        columns = [found.reshape(len(self.ids), -1) for found in self.found]
-        ids = self.ids
-        if not self.is_wanted.all():
-            ids, columns = self.ids[self.is_wanted], list(self._picked(columns))
-        if self.weight_bits:
-            columns[0] = restored(columns[0], self.spec.groups[0].width, self.weight_bits)
+        columns = [found.reshape(len(piece.ids), -1) for found in self.found]
+        ids = piece.ids
+        if not piece.is_wanted.all():
+            ids, columns = ids[piece.is_wanted], list(self._picked(columns))
+        if piece.weight_bits:
+            columns[0] = restored(columns[0], piece.spec.groups[0].width, piece.weight_bits)
         return Rows(ids, tuple(columns))
 
     def _picked(self, columns: list[Bytes]) -> Iterator[Bytes]:
-        count, start = int(self.is_wanted.sum()), 0
+        is_wanted = self.piece.is_wanted
+        count, start = int(is_wanted.sum()), 0
         for column in columns:
             end = start + count * column.shape[1]
             picked = self.room[start:end].reshape(count, column.shape[1])
-            np.compress(self.is_wanted, column, axis=0, out=picked)
+            np.compress(is_wanted, column, axis=0, out=picked)
             yield picked
             start = end
 
@@ -68,59 +98,49 @@ def unchecked_rows(
     Args: wanted: returns bool [N], which of ids (int64 [N]) are wanted; asked for all rows once, in order.
     Raises: CorruptState: ids or the index differ from what was committed.
     """
-    per_section = checked_blocks(segment, spec, file)
-    at_once = max(1, READ_BYTES // (spec.block_rows * spec.row_bytes))
-    blocks_of_ids = max(1, ROWS_OF_IDS // spec.block_rows)
-    for start in range(0, len(per_section[0]), blocks_of_ids):
-        part = [blocks[start : start + blocks_of_ids] for blocks in per_section[: len(spec.groups) + 1]]
-        ids = np.concatenate(read_ids(segment, part[0], IDS))
-        mask = wanted(ids)
-        ends = np.concatenate([[0], np.cumsum(part[0]["num_rows"].astype(np.int64))])
-        for begin, end in _runs(np.logical_or.reduceat(mask, ends[:-1]).tolist(), at_once):
-            rows = slice(ends[begin], ends[end])
-            memory, blocks = ExitStack(), [group[begin:end] for group in part[1:]]
-            found, room = _read(segment, blocks, _room(spec, mask[rows]), buffers, memory)
-            yield UncheckedRows(
-                segment=segment,
+    for part in id_ranges(segment, spec, file):
+        for piece in pieces_of(segment, spec, file, part, wanted):
+            yield piece.read(segment, buffers)
+
+
+def id_ranges(segment: Segment, spec: TableSpec, file: TableFile) -> list[list[Blocks]]:
+    """Return the index records of ids and groups, cut so that the ids of a part may be in memory at once."""
+    per_section = checked_blocks(segment, spec, file)[: len(spec.groups) + 1]
+    at_once = max(1, ROWS_OF_IDS // spec.block_rows)
+    starts = range(0, len(per_section[0]), at_once)
+    return [[blocks[start : start + at_once] for blocks in per_section] for start in starts]
+
+
+def pieces_of(
+    segment: Segment,
+    spec: TableSpec,
+    file: TableFile,
+    part: list[Blocks],
+    wanted: Callable[[Ids], Mask],
+    *,
+    read_bytes: int | None = None,
+) -> list[Piece]:
+    """Return what there is to read of a part of a segment, whose ids are read here.
+
+    Args: part: of `id_ranges`. read_bytes: of a piece, about; None: READ_BYTES.
+    """
+    ids = np.concatenate(read_ids(segment, part[0], IDS))
+    mask = wanted(ids)
+    ends = np.concatenate([[0], np.cumsum(part[0]["num_rows"].astype(np.int64))])
+    pieces = []
+    for begin, end in wanted_runs(mask, ends, max(1, (read_bytes or READ_BYTES) // (spec.block_rows * spec.row_bytes))):
+        rows, blocks = slice(ends[begin], ends[end]), [group[begin:end] for group in part[1:]]
+        pieces.append(
+            Piece(
                 spec=spec,
                 weight_bits=file.weight_bits,
                 ids=ids[rows],
                 is_wanted=mask[rows],
                 blocks=blocks,
-                found=found,
-                room=room,
-                lent=memory,
+                requests=requests_for(blocks),
             )
-
-
-def _room(spec: TableSpec, mine: Mask) -> int:
-    """Return how many bytes the wanted rows need, where not all are."""
-    num_wanted = int(np.count_nonzero(mine))
-    return 0 if num_wanted == len(mine) else num_wanted * spec.row_bytes
-
-
-def _read(
-    segment: Segment, blocks: list[Blocks], room: int, buffers: BufferPool, lent: ExitStack
-) -> tuple[list[Bytes], Bytes]:
-    """Return what is read of the blocks of each group, and `room` bytes more, all lent."""
-    sizes = [int(group["length"].sum()) for group in blocks]
-    memory = lent.enter_context(buffers.taken(sum(size + -size % PAGE_BYTES for size in sizes) + room))
-    found, at = [], 0
-    for group, size in zip(blocks, sizes, strict=True):
-        found.append(segment.load(group, memory[at : at + size]))
-        at += size + -size % PAGE_BYTES  # so that a local disk is read past the page cache
-    return found, memory[at:]
-
-
-def _runs(flags: list[bool], longest: int) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of each run of flags that are set, of no more than `longest`."""
-    begin = 0
-    for at, flag in enumerate([*flags, False]):
-        if begin < at and (not flag or at - begin == longest):
-            yield begin, at
-            begin = at
-        if not flag:
-            begin = at + 1
+        )
+    return pieces
 
 
 def read_ids(segment: Segment, records: Blocks, section_name: str) -> list[Ids]:

@@ -15,7 +15,9 @@ from ett.errors import ConfigError
 class ObjectReader(Protocol):
     """An open stored object."""
 
-    size: int  # bytes
+    @property
+    def size(self) -> int:
+        """Return the bytes that there are."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Fill `target` from `offset`; return the number of bytes read, fewer only at the end of the object."""

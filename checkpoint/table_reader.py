@@ -2,28 +2,37 @@
 
 A table's files are its bases, which have all rows between their lowest and highest ids at their seq, and what changed
 since: hot and cold files, with rows and tombstones. Kind decides nothing else. First the ids of what changed are read,
-which says where each of them stands newest; then every file is read front to back by one thread, and gives away what no
-other file has newer.
+which says where each of them stands newest; then the pieces of all files are read, many at a time, and give away what
+no other file has newer. No file is opened for longer than one piece of it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.digest import TableDigest
-from ett.checkpoint.segment_reader import open_segment
-from ett.checkpoint.segment_rows import Mask, UncheckedRows, checked_blocks, read_ids, unchecked_rows
+from ett.checkpoint.newest_rows import NewestRows
+from ett.checkpoint.read_plan import REMOTE_READS, Blocks, Mask, reads_at_once
+from ett.checkpoint.segment_reader import Segment, open_segment
+from ett.checkpoint.segment_rows import (
+    Piece,
+    UncheckedRows,
+    checked_blocks,
+    id_ranges,
+    pieces_of,
+    read_ids,
+    unchecked_rows,
+)
 from ett.checkpoint.store import Store
 from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.table_segments import IDS, TOMBSTONES, Ids, Rows, TableFile, TableSpec
-from ett.checkpoint.worker_threads import in_pipeline, in_threads, num_io_threads
-from ett.errors import CorruptState
+from ett.checkpoint.worker_threads import Parts, in_pipeline, in_threads
 
-DISK_READERS = 3  # keep a local disk busy; more only take the processor from those that work on what was read
+REMOTE_READ_BYTES = 8 << 20  # of rows at once from a remote store: a tenth of a second of one connection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,31 +49,57 @@ class TableToRead:
     take: Callable[[Rows], None]
 
 
-def read_tables(store: Store, tables: Sequence[TableToRead], buffers: BufferPool) -> list[tuple[int, str]]:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Something of a file to read: first the file, then parts of its ids, then pieces of its rows."""
+
+    table: int
+    file: TableFile
+    known: Segment | None = None  # its envelope, once it was read
+    ids: list[Blocks] | None = None
+    piece: Piece | None = None
+
+
+def read_tables(
+    store: Store, tables: Sequence[TableToRead], buffers: BufferPool, remote_reads: int = REMOTE_READS
+) -> list[tuple[int, str]]:
     """Give the wanted rows of each table away, and return how many there were and their digest.
 
     A block without a wanted row is skipped: what is not read here is read and verified by the rank that wants it, or
     is older than what is read.
+
+    Args: remote_reads: requests under way at once to a store that is not a local folder.
     Raises: CorruptState: any byte that matters differs from what was committed.
     """
-    threads = num_io_threads()
-    changes = [
-        (number, file) for number, table in enumerate(tables) for file in table.files if file.identity.kind != "base"
-    ]
-    found = in_threads(changes, lambda job: _changed_ids(store, tables[job[0]], job[1]), threads)
-    newest = [_Newest(table) for table in tables]
-    for (number, file), (ids, tombstones) in zip(changes, found, strict=True):
-        newest[number].add(file, ids, tombstones)
+    reads = reads_at_once(store, remote_reads)
+    read_bytes = None if is_local(store.uri) else REMOTE_READ_BYTES
+    jobs = [_Job(number, file) for number, table in enumerate(tables) for file in table.files]
+    changes = [job for job in jobs if job.file.identity.kind != "base"]
+    found = in_threads(changes, lambda job: _changed_ids(store, tables[job.table], job.file), reads)
+    newest = [NewestRows(table.spec, table.files, table.owned) for table in tables]
+    known: dict[str, Segment] = {}
+    for job, (ids, tombstones, segment) in zip(changes, found, strict=True):
+        newest[job.table].add(job.file, ids, tombstones)
+        known[job.file.stored.path] = segment
     for overlay in newest:
         overlay.settle()
-    jobs = [(number, file) for number, table in enumerate(tables) for file in table.files]
     digests = [TableDigest(table.spec.name, table.spec.groups) for table in tables]
 
-    def read(job: tuple[int, TableFile]) -> Iterator[tuple[int, UncheckedRows]]:
-        number, file = job
-        with open_segment(store, file.stored, file.identity) as segment:
-            for rows in unchecked_rows(segment, tables[number].spec, file, newest[number].wanted(file), buffers):
-                yield number, rows
+    def read(job: _Job) -> tuple[int, UncheckedRows] | Parts[_Job]:
+        spec, file = tables[job.table].spec, job.file
+        with open_segment(store, file.stored, file.identity, job.known) as segment:
+            if job.piece is not None:
+                return job.table, job.piece.read(segment, buffers)
+            job = replace(job, known=segment.without_reader())
+            if job.ids is None:
+                parts = id_ranges(segment, spec, file)
+                if len(parts) != 1:
+                    return Parts([replace(job, ids=part) for part in parts])
+                job = replace(job, ids=parts[0])
+            assert job.ids is not None
+            wanted = newest[job.table].wanted(file)
+            pieces = pieces_of(segment, spec, file, job.ids, wanted, read_bytes=read_bytes)
+            return Parts([replace(job, piece=piece) for piece in pieces])
 
     def take(item: tuple[int, UncheckedRows]) -> tuple[int, int, int]:
         number, unchecked = item
@@ -75,93 +110,15 @@ def read_tables(store: Store, tables: Sequence[TableToRead], buffers: BufferPool
             return number, len(rows.ids), words
 
     counts = [0] * len(tables)
-    for number, num_rows, words in in_pipeline(jobs, read, take, DISK_READERS if is_local(store.uri) else threads):
+    begun = (replace(job, known=known.pop(job.file.stored.path, None)) for job in jobs)
+    for number, num_rows, words in in_pipeline(begun, read, take, reads):
         counts[number] += num_rows
         digests[number].value += words
     return [(count, digest.hex) for count, digest in zip(counts, digests, strict=True)]
 
 
-def twice_in(spec: TableSpec, seq: int, row_id: int) -> CorruptState:
-    return CorruptState(
-        f"table {spec.name}: two files of commit {seq} have id {row_id}",
-        expected="a row or its tombstone in one file of a commit",
-        do="restore another commit",
-    )
-
-
-class _Newest:
-    """Where every id that changed since the base stands newest; 12 bytes an id when settled."""
-
-    def __init__(self, table: TableToRead) -> None:
-        self._table = table
-        self._bases = [file for file in table.files if file.identity.kind == "base"]
-        self._files: list[TableFile] = []
-        self._parts: list[tuple[int, Ids, int]] = []  # seq, ids, 2 * number of the file + whether they are tombstones
-
-    def add(self, file: TableFile, ids: Ids, tombstones: Ids) -> None:
-        overtaking = Spans(base for base in self._bases if base.seq >= file.seq)
-        for part, is_gone in ((ids, False), (tombstones, True)):
-            self._parts.append((file.seq, part[~overtaking.cover(part)], 2 * len(self._files) + is_gone))
-        self._files.append(file)
-
-    def settle(self) -> None:
-        parts = sorted(self._parts, key=lambda part: part[0])
-        self._parts = []
-        ids = np.concatenate([np.empty(0, np.int64), *(ids for _, ids, _ in parts)])
-        places = np.repeat(np.array([place for *_, place in parts], np.int32), [len(ids) for _, ids, _ in parts])
-        seqs = np.repeat(np.array([seq for seq, *_ in parts], np.int64), [len(ids) for _, ids, _ in parts])
-        order = np.argsort(ids, kind="stable")  # equal ids stay in the order of seq
-        ids, places, seqs = ids[order], places[order], seqs[order]
-        twice = np.flatnonzero((ids[1:] == ids[:-1]) & (seqs[1:] == seqs[:-1]))
-        if len(twice):
-            raise twice_in(self._table.spec, int(seqs[twice[0]]), int(ids[twice[0]]))
-        is_last = np.ones(len(ids), np.bool_)
-        is_last[:-1] = ids[1:] != ids[:-1]
-        self._ids, self._places = ids[is_last], places[is_last]
-
-    def wanted(self, file: TableFile) -> Callable[[Ids], Mask]:
-        """Return which ids of a file are wanted and stand newest in it."""
-        if file.identity.kind == "base":
-            newer = Spans(base for base in self._bases if base.seq > file.seq)
-            return lambda ids: self._wanted_of_base(ids) & ~newer.cover(ids)
-        place = 2 * next(number for number, other in enumerate(self._files) if other is file)
-
-        def is_newest(ids: Ids) -> Mask:
-            at, is_known = self._find(ids)
-            is_known[is_known] = self._places[at[is_known]] == place
-            return is_known
-
-        return is_newest
-
-    def _wanted_of_base(self, ids: Ids) -> Mask:
-        mask = self._table.owned(ids)
-        return mask & ~self._find(ids)[1] if len(self._ids) else mask
-
-    def _find(self, ids: Ids) -> tuple[Ids, Mask]:
-        at = np.searchsorted(self._ids, ids)
-        is_known: Mask = at < len(self._ids)
-        is_known[is_known] = self._ids[at[is_known]] == ids[is_known]
-        return at, is_known
-
-
-class Spans:
-    """Ids between the lowest and the highest of any of some bases."""
-
-    def __init__(self, bases: Iterable[TableFile]) -> None:
-        spans = sorted((base.min_id, base.max_id) for base in bases)
-        self._lows = np.array([low for low, _ in spans], np.int64)
-        self._highs = np.maximum.accumulate(np.array([high for _, high in spans], np.int64))
-
-    def cover(self, ids: Ids) -> Mask:
-        if not len(self._lows):
-            return np.zeros(len(ids), np.bool_)
-        at = np.searchsorted(self._lows, ids, side="right") - 1
-        covered: Mask = (at >= 0) & (ids <= self._highs[at])
-        return covered
-
-
-def _changed_ids(store: Store, table: TableToRead, file: TableFile) -> tuple[Ids, Ids]:
-    """Return the wanted ids of the rows and of the tombstones of a file."""
+def _changed_ids(store: Store, table: TableToRead, file: TableFile) -> tuple[Ids, Ids, Segment]:
+    """Return the wanted ids of the rows and of the tombstones of a file, and its envelope."""
     with open_segment(store, file.stored, file.identity) as segment:
         per_section = checked_blocks(segment, table.spec, file)
         found = {IDS: [np.empty(0, np.int64)], TOMBSTONES: [np.empty(0, np.int64)]}
@@ -169,7 +126,7 @@ def _changed_ids(store: Store, table: TableToRead, file: TableFile) -> tuple[Ids
             name = segment.header["sections"][section]["name"]
             for ids in read_ids(segment, per_section[section], name):
                 found[name].append(ids[table.owned(ids)])
-    return np.concatenate(found[IDS]), np.concatenate(found[TOMBSTONES])
+        return np.concatenate(found[IDS]), np.concatenate(found[TOMBSTONES]), segment.without_reader()
 
 
 def read_rows(

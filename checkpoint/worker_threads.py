@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeVar, cast
@@ -50,17 +52,24 @@ def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield cast(Item, item)
 
 
+@dataclass(frozen=True, slots=True)
+class Parts(Generic[Job]):
+    """What a job turns out to be: other jobs, which any thread may take, before jobs that nobody has begun."""
+
+    jobs: Sequence[Job]
+
+
 def in_pipeline(
-    jobs: Iterable[Job], read: Callable[[Job], Iterator[Item]], work: Callable[[Item], Result], readers: int
+    jobs: Iterable[Job], read: Callable[[Job], Item | Parts[Job]], work: Callable[[Item], Result], readers: int
 ) -> list[Result]:
-    """Do `work` with all that `read` yields for the jobs, and return the results in no order.
+    """Do `work` with what `read` returns for the jobs, and return the results in no order.
 
     Some threads read, a job each at a time, and others work, one a core, so that the disk does not wait for them. No
     more items exist at once than there are threads, and one.
     Raises: what was raised first, when nothing runs any more.
     """
     workers = min(MOST_THREADS, NUM_CORES)
-    line = _Pipeline(jobs, read, work, threading.Semaphore(workers + 1))
+    line: _Pipeline[Job, Item, Result] = _Pipeline(jobs, read, work, threading.Semaphore(workers + 1))
     with ThreadPoolExecutor(readers + workers, thread_name_prefix="ett-checkpoint-io") as pool:
         for _ in range(workers):
             pool.submit(line.run_worker)
@@ -77,14 +86,16 @@ class _Pipeline(Generic[Job, Item, Result]):
     def __init__(
         self,
         jobs: Iterable[Job],
-        read: Callable[[Job], Iterator[Item]],
+        read: Callable[[Job], Item | Parts[Job]],
         work: Callable[[Item], Result],
         room: threading.Semaphore,
     ) -> None:
         self.results: list[Result] = []
         self.failures: list[BaseException] = []
         self._jobs, self._read, self._work = iter(jobs), read, work
-        self._room, self._lock = room, threading.Lock()
+        self._parts: deque[Job] = deque()
+        self._room, self._changed = room, threading.Condition()
+        self._num_reading = 0
         self._is_over = False
         self._items: SimpleQueue[Item | None] = SimpleQueue()
 
@@ -99,29 +110,52 @@ class _Pipeline(Generic[Job, Item, Result]):
 
     def end(self, readers: int, workers: int) -> None:
         """Have all threads end: what was read is worked on, no more is read."""
-        self._is_over = True
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
         self._room.release(readers)
         for _ in range(workers):
             self._items.put(None)
 
     def _read_all(self) -> None:
         while (job := self._next()) is not None:
-            for item in self._read(job):
-                self._room.acquire()
-                if self.failures or self._is_over:
-                    return
-                self._items.put(item)
+            found = self._read(job)
+            self._has_read(found.jobs if isinstance(found, Parts) else ())
+            if isinstance(found, Parts):
+                continue
+            self._room.acquire()
+            if self.failures or self._is_over:
+                return
+            self._items.put(found)
 
     def _do(self, item: Item) -> None:
         self.results.append(self._work(item))
 
     def _next(self) -> Job | None:
-        with self._lock:
-            return None if self.failures or self._is_over else next(self._jobs, None)
+        """Return a job; None when there are none, and nobody reads one that may have parts."""
+        with self._changed:
+            while not (self.failures or self._is_over):
+                job = self._parts.popleft() if self._parts else next(self._jobs, None)
+                if job is not None:
+                    self._num_reading += 1
+                    return job
+                if not self._num_reading:
+                    break
+                self._changed.wait()
+            return None
+
+    def _has_read(self, parts: Sequence[Job]) -> None:
+        with self._changed:
+            self._num_reading -= 1
+            self._parts.extend(parts)
+            self._changed.notify_all()
 
     def _note(self, failure: BaseException | None) -> None:
-        if failure is not None:
+        if failure is None:
+            return
+        with self._changed:
             self.failures.append(failure)
+            self._changed.notify_all()
 
 
 class _Crew(Generic[Job, Result]):

@@ -45,6 +45,7 @@ BENCHES: dict[str, str] = {
     "checkpoint": "ett.trainer.bench.bench_policies:run",
     "core": "ett.trainer.bench.bench_core:run",
     "faults": "ett.checkpoint.bench.bench_faults:run",
+    "recovery": "ett.trainer.bench.bench_recovery:run",
     "store": "ett.checkpoint.bench.bench_store:run",
     "telemetry": "ett.bench_telemetry:run",
 }

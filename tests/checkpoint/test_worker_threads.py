@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ett.checkpoint.buffer_pool import BufferPool
-from ett.checkpoint.worker_threads import MOST_THREADS, in_pipeline, in_threads, one_ahead
+from ett.checkpoint.worker_threads import MOST_THREADS, Parts, in_pipeline, in_threads, one_ahead
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -57,20 +57,43 @@ def test_a_list_of_jobs_that_fails_is_a_failure() -> None:
         in_threads(jobs(), lambda job: job, 3)
 
 
-def test_all_that_is_read_is_worked_on_once() -> None:
-    found = in_pipeline(range(50), lambda job: iter(range(job)), lambda item: item * item, 3)
-    assert sorted(found) == sorted(item * item for job in range(50) for item in range(job))
+Parted = tuple[int, ...]  # how many parts there are at each level below, and then a number
+
+
+def parted(job: Parted) -> int | Parts[Parted]:
+    *deeper, last = job
+    return Parts([(*deeper[1:], last + 10**n) for n in range(deeper[0])]) if deeper else last
+
+
+@pytest.mark.parametrize("readers", [1, 3, 17])
+def test_all_that_is_read_is_worked_on_once(readers: int) -> None:
+    jobs: list[Parted] = [(0,), (3, 100), (0, 7), (4, 2, 5), (2, 0, 1)]
+    found = in_pipeline(jobs, parted, lambda item: item * item, readers)
+    parts = [100 + 10**n for n in range(3)] + [5 + 10**n + 10**m for n in range(4) for m in range(2)]
+    assert sorted(found) == sorted(item * item for item in [0, *parts])
+
+
+def test_parts_of_one_job_are_read_beside_each_other() -> None:
+    every = threading.Barrier(4, timeout=300)
+
+    def read(job: int) -> int | Parts[int]:
+        if job == 0:
+            return Parts([1, 2, 3, 4])
+        every.wait()
+        return job
+
+    assert sorted(in_pipeline([0], read, lambda item: item, 4)) == [1, 2, 3, 4]
 
 
 def test_reading_goes_on_while_others_work() -> None:
     both = threading.Barrier(2, timeout=300)
 
-    def read(job: int) -> Iterator[int]:
-        yield 0
-        both.wait()
-        yield 1
+    def read(job: int) -> int:
+        if job:
+            both.wait()
+        return job
 
-    in_pipeline([0], read, lambda item: both.wait() if item == 0 else None, 1)
+    in_pipeline([0, 1], read, lambda item: both.wait() if item == 0 else None, 1)
 
 
 def test_no_more_is_read_than_there_are_threads_for() -> None:
@@ -82,12 +105,13 @@ def test_no_more_is_read_than_there_are_threads_for() -> None:
             alive += change
             most = max(most, alive)
 
-    def read(job: int) -> Iterator[int]:
-        for item in range(20):
-            count(1)
-            yield item
+    def read(job: int) -> int | Parts[int]:
+        if job < 0:
+            return Parts(list(range(20)))
+        count(1)
+        return job
 
-    in_pipeline(range(20), read, lambda item: count(-1), 4)
+    in_pipeline([-1] * 20, read, lambda item: count(-1), 4)
     assert alive == 0
     assert most <= 4 + 2 * MOST_THREADS + 1
 
@@ -97,11 +121,11 @@ def test_no_more_is_read_than_there_are_threads_for() -> None:
 def test_a_failure_in_a_pipeline_is_raised_once_nothing_runs(is_reader: bool, error: BaseException) -> None:
     begun = []
 
-    def read(job: int) -> Iterator[int]:
+    def read(job: int) -> int | Parts[int]:
         begun.append(job)
-        yield job
-        if is_reader:
+        if is_reader and job:
             raise error
+        return Parts([1, 2]) if job == 0 else job
 
     def work(item: int) -> None:
         if not is_reader:

@@ -131,7 +131,7 @@ def test_a_running_job_is_found_out_before_the_question(saved: JobFolder, capsys
 
 @pytest.mark.parametrize(
     ("args", "code"),
-    [(["ctr"], 10), (["ctr", "--to", "out"], 10), (["feed"], 4), (["../x"], 2), (["ctr", "--step", "-1"], 2)],
+    [(["ctr"], 10), (["ctr", "--to", "out"], 10), (["feed"], 4), (["../x"], 4), (["ctr", "--step", "-1"], 2)],
 )
 def test_nothing_to_restore_is_one_clear_error(
     job: JobFolder, capsys: pytest.CaptureFixture[str], args: list[str], code: int

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ett.checkpoint import buffer_pool, table_reader, table_writer, verify
 from ett.checkpoint.buffer_pool import PAGE_BYTES
 from ett.checkpoint.retention_thread import RetentionThread
+from ett.checkpoint.worker_threads import Parts
 
 Job = TypeVar("Job")
 Item = TypeVar("Item")
@@ -62,9 +63,16 @@ def _in_turn(jobs: Iterable[Job], work: Callable[[Job], Result], threads: int) -
 
 
 def _in_one_line(
-    jobs: Iterable[Job], read: Callable[[Job], Iterator[Item]], work: Callable[[Item], Result], readers: int
+    jobs: Iterable[Job], read: Callable[[Job], Item | Parts[Job]], work: Callable[[Item], Result], readers: int
 ) -> list[Result]:
-    return [work(item) for job in jobs for item in read(job)]
+    results: list[Result] = []
+    for job in jobs:
+        found = read(job)
+        if isinstance(found, Parts):
+            results += _in_one_line(found.jobs, read, work, readers)
+        else:
+            results.append(work(found))
+    return results
 
 
 def _not_ahead(items: Iterator[Item]) -> Iterator[Item]:
