@@ -31,6 +31,7 @@ from ett.supervisor import JobSupervisor, Outcome
 MONITOR_INTERVAL_S = 0.05
 # After one rank's failure the others can only end: time to see their broken connections and print why.
 SURVIVORS_GRACE_S = 3
+CAUSE_S = 2.0  # for a rank to end that has left its peers already: it prints why, and Python takes itself down
 SURVIVORS_JOIN_S = 120.0  # for a rank that lives on to leave its collective and come to the next generation
 UNKILLABLE_AFTER_S = 10.0  # a killed process that is still there is in uninterruptible sleep
 PREEMPTED_CODE = 128 + signal.SIGTERM
@@ -113,8 +114,17 @@ class SupervisedAgent(LocalElasticAgent):
         if PREEMPTED_CODE in codes <= {PREEMPTED_CODE, -signal.SIGTERM}:
             # The ranks were told by somebody else, agreed on a step and saved: that is no failure.
             raise _Stopped(self._stop_workers_for(signal.SIGTERM, worker_group))
+        failed = self._with_their_cause(failed, worker_group)
         order = self._exit_order()
         return self._end_attempt(failed, order, self._end_workers(signal.SIGTERM, SURVIVORS_GRACE_S))
+
+    def _with_their_cause(self, failed: list[RankExit], worker_group: WorkerGroup) -> list[RankExit]:
+        """Return the ranks that failed; where all only lost a peer, wait a moment for the one whose end they felt."""
+        until_s = time.monotonic() + CAUSE_S
+        while all(map(self._job.only_lost_a_peer, failed)) and self._num_running() and time.monotonic() < until_s:
+            time.sleep(MONITOR_INTERVAL_S)
+            failed = [gone for gone in self._exits(worker_group) if gone.code != 0]
+        return failed
 
     def _live_on(self, exits: list[RankExit]) -> RunResult | None:
         """Let the other ranks begin the next generation, if they can; None where the attempt has to end."""

@@ -119,6 +119,17 @@ _ERRNO_CAUSES = {errno.ENOSPC: "disk_full", errno.EDQUOT: "disk_full", errno.ENO
 _ERROR_LINE = re.compile(r"(?:\[\w+\]:? )*((?:[\w.]*(?:Error|Exception|Interrupt|Exit)\b|error\[ETT-\w+\]).*)")
 
 
+def names_lost_peer(text: str) -> bool:
+    """Return whether an error's text is what a rank meets when another one is gone."""
+    return _LOST_PEER.search(text) is not None
+
+
+# Of gloo, NCCL and torch's store, whose errors have no class; and of ours (LostPeer).
+_LOST_PEER = re.compile(
+    r"gloo|NCCL|process group|Connection (reset|closed|refused)|Socket|Broken pipe|ETT-S004", re.IGNORECASE
+)
+
+
 def signature(gone: RankExit, lines: Sequence[str]) -> str:
     """Return 12 hex digits that are equal for the same error; empty for a signal or where the program said nothing."""
     said = [line.strip() for line in lines if line.strip()]

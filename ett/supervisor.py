@@ -25,6 +25,7 @@ from ett.failure import (
     keep_tail,
     last_lines,
     named_cause,
+    names_lost_peer,
     signature,
     stated_cause,
 )
@@ -196,7 +197,7 @@ class JobSupervisor:
         Args:
             unkillable: ranks whose processes the kernel does not let go.
         """
-        gone = first_failure(exits, order)
+        gone = self._first_to_fail(exits, order)
         lines, tail = self._last_words(gone)
         place, smaller = self._local_rank(gone), self._smaller_world(gone)
         self._emit_end(
@@ -232,7 +233,7 @@ class JobSupervisor:
 
     def lose_ranks(self, exits: Sequence[RankExit], order: Sequence[int]) -> Outcome:
         """Write down at once that ranks ended while others live on, and what follows for them."""
-        gone = first_failure(exits, order)
+        gone = self._first_to_fail(exits, order)
         lines, tail = self._last_words(gone)
         now_s, said = self._clock.wall_ns() / 1e9, signature(gone, lines)
         place, smaller = self._local_rank(gone), self._smaller_world(gone)
@@ -374,6 +375,17 @@ class JobSupervisor:
     def _open_writer(self) -> EventWriter:
         common = {"job": self.folder.name, "gen": self.generation}
         return EventWriter(self.folder.events / "0", "sup", common, clock=self._clock, wait_s=None)
+
+    def only_lost_a_peer(self, gone: RankExit) -> bool:
+        """Return whether a rank ended by an error that says no more than that another one is gone."""
+        if gone.hang is not None or gone.signal is not None:
+            return False
+        return names_lost_peer(stated_cause(self._rank_lines(self._local_rank(gone))))
+
+    def _first_to_fail(self, exits: Sequence[RankExit], order: Sequence[int]) -> RankExit:
+        """Return the first that failed by itself: a rank that unwinds closes its connections before it ends."""
+        by_themselves = [gone for gone in exits if gone.code != 0 and not self.only_lost_a_peer(gone)]
+        return first_failure(by_themselves or exits, order)
 
     def _is_final(self, gone: RankExit) -> bool:
         # A program of the user may give such a code any meaning; it is restarted like any other.

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from ett.errors import EttError, LostPeer
+from ett.failure import names_lost_peer
 from ett.generation import FOLDER_VARIABLE, Generation, GenerationFolder
 from ett.process_group import leave_process_group
 from ett.tracker import Run, init
@@ -36,7 +36,6 @@ NEXT_GENERATION_S, POLL_S = 60.0, 0.02
 # For the others to come to a generation; then the program's own process group says how long it waits.
 COMPLETE_S = 600.0
 STOPPED_CODE = 143
-_LOST_PEER = re.compile(r"gloo|NCCL|process group|Connection (reset|closed|refused)|Socket|Broken pipe", re.IGNORECASE)
 
 
 def restartable(train: Callable[P, T]) -> Callable[P, T]:
@@ -119,4 +118,4 @@ def is_lost_peer(err: BaseException) -> bool:
     """True for what a rank meets when another one is gone: gloo's, NCCL's and the store's errors have no class."""
     if isinstance(err, LostPeer | ConnectionError) or type(err).__name__.startswith("Dist"):
         return True
-    return isinstance(err, RuntimeError) and _LOST_PEER.search(str(err)) is not None
+    return isinstance(err, RuntimeError) and names_lost_peer(str(err))

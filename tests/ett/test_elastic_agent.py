@@ -36,6 +36,9 @@ class Job:
     def can_live_on(self, survivors: list[int]) -> bool:
         return self.lives_on
 
+    def only_lost_a_peer(self, gone: RankExit) -> bool:
+        return False
+
     def find_hang(self) -> Hang | None:
         return self.hang
 

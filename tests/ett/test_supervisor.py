@@ -81,6 +81,28 @@ def test_a_failure_is_followed_by_the_policys_decision(job: JobSupervisor, folde
     assert end["first_failing_rank"] == 1
 
 
+@pytest.mark.parametrize(
+    "lost",
+    ["RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer", "error[ETT-S004]: rank 1 is gone"],
+)
+def test_a_rank_that_only_lost_a_peer_is_not_the_first_to_fail(
+    lost: str, job: JobSupervisor, folder: JobFolder
+) -> None:
+    begin(job)
+    for rank, said in enumerate([lost, "ValueError: no such column"]):
+        (folder.logs(1) / f"rank{rank}.err").write_text(f"{said}\n")
+    job.fail_attempt([RankExit(rank=0, code=1), RankExit(rank=1, code=1)], order=[0, 1])
+    assert (end_of(folder)["first_failing_rank"], end_of(folder)["cause"]) == (1, "value_error")
+
+
+def test_where_all_lost_a_peer_the_first_of_them_is_named(job: JobSupervisor, folder: JobFolder) -> None:
+    begin(job)
+    for rank in (0, 1):
+        (folder.logs(1) / f"rank{rank}.err").write_text("error[ETT-S004]: another rank is gone\n")
+    job.fail_attempt([RankExit(rank=0, code=6), RankExit(rank=1, code=6)], order=[1, 0])
+    assert end_of(folder)["first_failing_rank"] == 1
+
+
 def test_a_codeword_of_ours_is_final_for_our_own_program_only(folder: JobFolder) -> None:
     for kind in ("recipe", "script"):
         job = JobSupervisor(replace(PLAN, kind=kind), folder, StopSignals())  # type: ignore[arg-type]

@@ -76,6 +76,25 @@ def test_a_restarted_process_group_meets_only_the_living(job: LaunchedJob) -> No
     assert job.run("--nproc", "2", "--max-restarts", "2", "twice.py") == 0
 
 
+def test_the_rank_whose_error_the_others_only_felt_is_the_one_that_failed(job: LaunchedJob) -> None:
+    """Its connections close while it unwinds: whoever waits for it is gone first, and then it was told to stop."""
+    script = job.folder / "unwinds.py"
+    script.write_text(
+        "import os, pathlib, time\n"
+        "left = pathlib.Path('left')\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    left.touch()\n"
+        "    time.sleep(0.3)\n"
+        "    raise ValueError('no such column')\n"
+        "while not left.exists():\n"
+        "    time.sleep(0.01)\n"
+        "raise RuntimeError('gloo: Connection closed by peer')\n"
+    )
+    assert job.run("--nproc", "2", "unwinds.py") == 1
+    (end,) = job.ends()
+    assert (end["first_failing_rank"], end["cause"]) == (1, "value_error")
+
+
 def test_spent_restarts_give_121_with_the_childs_code_in_the_message(job: LaunchedJob) -> None:
     assert job.run("--max-restarts", "1", str(PROGRAMS / "fail_until.py"), "9") == 121
     assert "error[ETT-L121]" in job.err
