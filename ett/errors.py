@@ -55,7 +55,7 @@ class EttError(Exception):
         return shown("\n".join(lines))
 
 
-class InjectedFault(RuntimeError):
+class InjectedError(RuntimeError):
     """What `--chaos raise:` raises. No EttError: it stands for an error of the program's own."""
 
 

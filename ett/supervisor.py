@@ -421,6 +421,12 @@ class JobSupervisor:
         said = {gone.rank: list(lines)}
         if gone.hang is not None:
             said |= {rank: self._rank_lines(place) for rank, place in enumerate(self.world.places)}
+        self._rings.flush()
+        for record in records_of(self.folder.events, "fault_injected", "r*"):
+            if (record.att, record.gen) == (self.attempt, self.generation) and record.rank in said:
+                said[record.rank].append(
+                    f"ett chaos: {record.data.get('fault')}"
+                )  # a long traceback may follow that line
         plan = load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt)
         here = {r: plan.for_process(rank=r, attempt=self.attempt, gen=self.generation).faults for r in said}
         return any(f.may_end_process and f.announcement in said[rank] for rank, faults in here.items() for f in faults)

@@ -50,7 +50,7 @@ class ArmedFaults:
                 emit("fault_drawn", fault=str(fault), of_rank=draw.rank, **{f"after_{unit}": round(draw.after, 3)})
 
     def fire(self, point: str, step: int) -> None:
-        """Let happen what the plan has for this place. Raises: InjectedFault."""
+        """Let happen what the plan has for this place. Raises: InjectedError."""
         if point == "step":
             self._be_slow(step)
         if point == "ckpt_before_write":

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from ett.errors import InjectedFault
+from ett.errors import InjectedError
 from ett.process_group import wait_for_nobody
 from ett.recovery.fault import Fault
 from ett.recovery.own_network import set_links
@@ -19,7 +19,7 @@ FOR_EVER_S = 10 * 365 * 86_400.0
 
 
 def act(fault: Fault) -> None:
-    """Let the fault happen here. Returns, if ever, when it is over. Raises: InjectedFault: of kind "raise"."""
+    """Let the fault happen here. Returns, if ever, when it is over. Raises: InjectedError: of kind "raise"."""
     match fault.kind:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -27,7 +27,7 @@ def act(fault: Fault) -> None:
             sys.stdout.flush()
             os._exit(fault.code)
         case "raise":
-            raise InjectedFault(f"injected by --chaos {fault}")
+            raise InjectedError(f"injected by --chaos {fault}")
         case "hang":
             _hang(fault.how, fault.for_s)
         case "stop":

@@ -13,7 +13,7 @@ from importlib import import_module
 from types import MethodType, TracebackType
 from typing import Any
 
-from ett.errors import InjectedFault
+from ett.errors import InjectedError
 
 try:
     _native: Any = import_module("ett.hooks._around")
@@ -72,7 +72,7 @@ def judge(error: BaseException) -> bool:
     What `--chaos` raises stands for an error of the program.
     """
     trace = _handlers_part(error)
-    if isinstance(error, InjectedFault):
+    if isinstance(error, InjectedError):
         return False
     if trace is None and isinstance(error, Exception):
         if len(failures) < MAX_FAILURES:

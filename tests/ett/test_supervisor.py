@@ -95,6 +95,19 @@ def test_a_rank_that_only_lost_a_peer_is_not_the_first_to_fail(
     assert (end_of(folder)["first_failing_rank"], end_of(folder)["cause"]) == (1, "value_error")
 
 
+def test_a_fault_before_a_long_traceback_is_the_cause(folder: JobFolder) -> None:
+    job = JobSupervisor(replace(PLAN, chaos=("raise:rank=0,step=4",)), folder, StopSignals())
+    job.open(read_history(folder.events))
+    environ = begin(job)
+    run = Run(RunIdentity.from_environ(environ | {"RANK": "0"}))
+    run.emit("fault_injected", fault="raise:rank=0,step=4,point=step,attempt=1", kind="raise", point="step", step=4)
+    run.close()
+    (folder.logs(1) / "rank0.err").write_text("".join(f"line {n}\n" for n in range(30)))
+    job.fail_attempt([RankExit(rank=0, code=1)], order=[0])
+    job.close()
+    assert end_of(folder)["cause"] == "injected_fault"
+
+
 def test_where_all_lost_a_peer_the_first_of_them_is_named(job: JobSupervisor, folder: JobFolder) -> None:
     begin(job)
     for rank in (0, 1):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ett.checkpoint.local_store import LocalStore
-from ett.errors import InjectedFault, Unreachable
+from ett.errors import InjectedError, Unreachable
 from ett.recovery import fault_actions
 from ett.recovery.armed_faults import ArmedFaults, arm
 
@@ -105,7 +105,7 @@ def test_a_slow_rank_is_slow_for_as_many_steps_as_it_says(told: Told) -> None:
 def test_raise_raises() -> None:
     faults = arm("raise:step=2", None, rank=0)
     assert faults is not None
-    with pytest.raises(InjectedFault, match="raise:rank=0,step=2"):
+    with pytest.raises(InjectedError, match="raise:rank=0,step=2"):
         faults.fire("step", 2)
 
 
