@@ -120,9 +120,9 @@ class Fault:
 _RANKS = {ANY: "any", EACH: "each"}
 _LATER_FIELDS = ("times", "mtbf", "seed", "how", "for_s", "by_s", "steps", "ops", "saves", "tier")
 _DEFAULTS = {field.name: field.default for field in fields(Fault)}
-_KINDS: tuple[Kind, ...] = (*DEADLY, "hang", "stop", "slow", *STORE_KINDS, "corrupt", "lost_host", "clock")
+KINDS: tuple[Kind, ...] = (*DEADLY, "hang", "stop", "slow", *STORE_KINDS, "corrupt", "lost_host", "clock")
 GRAMMAR = (
-    f"{'|'.join(_KINDS)}, then :rank=N,step=N and more (docs/chaos.md), such as kill:rank=1,step=120 or "
+    f"{'|'.join(KINDS)}, then :rank=N,step=N and more (docs/chaos.md), such as kill:rank=1,step=120 or "
     "disk_full:step=40,saves=2"
 )
 
@@ -130,8 +130,8 @@ GRAMMAR = (
 def parse_fault(spec: str) -> Fault:
     """Return the fault that a --chaos value means. Raises: UsageError: names the value and the nearest word."""
     kind, colon, rest = spec.partition(":")
-    if kind not in _KINDS:
-        raise UsageError(f"--chaos {spec!r}: unknown kind {kind!r}", expected=f"{nearest(kind, _KINDS)}; {GRAMMAR}")
+    if kind not in KINDS:
+        raise UsageError(f"--chaos {spec!r}: unknown kind {kind!r}", expected=f"{nearest(kind, KINDS)}; {GRAMMAR}")
     known = [*COMMON_KEYS, *(key for key, kinds in OWN_KEYS.items() if kind in kinds)]
     given: dict[str, str] = {}
     for pair in rest.split(",") if colon else ():

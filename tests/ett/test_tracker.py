@@ -275,6 +275,23 @@ def test_chaos_fails_only_the_process_it_names(tmp_path: Path) -> None:
     assert [record["step"] for record in written(tmp_path / "a") if record["ev"] == "step"] == [1, 2]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chaos", "code", "steps"),
+    [
+        ("exit:phase=startup,code=9", 9, []),
+        ("exit:phase=eval,code=8", 8, [1]),
+        ("exit:phase=eval,step=2,code=8", 0, [1]),
+    ],
+)
+def test_chaos_strikes_where_a_phase_begins(chaos: str, code: int, steps: list[int], tmp_path: Path) -> None:
+    text = "import ett\nrun = ett.init()\nwith run.step(samples=1): pass\nwith run.span('eval'): pass\n"
+    assert run_program(text, tmp_path, ETT_CHAOS=chaos).returncode == code
+    records = written(tmp_path)
+    assert [record["step"] for record in records if record["ev"] == "step"] == steps
+    assert [record["kind"] for record in records if record["ev"] == "fault_injected"] == ["exit"] * (code != 0)
+
+
 def test_a_job_folder_that_is_gone_does_not_stop_the_program(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     text = "import ett\nrun = ett.init()\nwith run.step(samples=1): pass\nprint(run.dropped)"

@@ -300,3 +300,14 @@ def test_ranks_asked_to_stop_while_they_score_stop_together_without_a_score(on_r
         return loop.run_from(Progress(0, 0)), list(recorded.scores)
 
     assert on_ranks(2, body) == [(Progress(4, 4 * BATCH, stopped=True), [])] * 2
+
+
+def test_each_batch_is_told_of_before_it_is_read(on_ranks: OnRanks) -> None:
+    def body(collectives: Any) -> list[int]:
+        loop, _ = make_loop(collectives, StubRun())
+        numbers: list[int] = []
+        loop.batches.before_read = numbers.append
+        loop.run_from(Progress(0, 0))
+        return numbers
+
+    assert on_ranks(1, body)[0] == list(range(1, STEPS + 2))  # the last is where the input's end is found

@@ -11,6 +11,7 @@ from typing import Any
 from ett.bench import BenchResult
 from ett.figures import FIGURES, Measured, load_targets
 from ett.recovery.bench.restore_figures import restore_figures
+from ett.trainer.bench.recovery_campaign import campaign_figures
 
 WORKLOAD = FIGURES.parent / "workloads" / "recovery.toml"
 _TABLE = "recovery"
@@ -18,7 +19,7 @@ _NOT_SHOWN = "no part of the benchmark shows it yet"
 Say = Callable[[str], None]
 Part = Callable[[dict[str, Any], bool, Say], tuple[Sequence[Measured], dict[str, Any]]]
 # Each takes the workload, `quick`, and what tells a person how far it is; it returns its figures and its detail.
-PARTS: tuple[Part, ...] = (restore_figures,)
+PARTS: tuple[Part, ...] = (restore_figures, campaign_figures)
 
 
 def run(quick: bool, path: Path = WORKLOAD, parts: Sequence[Part] = PARTS) -> BenchResult:

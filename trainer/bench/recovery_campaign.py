@@ -159,19 +159,22 @@ def judged(campaign: Campaign, cell: Cell, whole: Ended) -> dict[str, Any]:
     return row
 
 
-def blind_spots(whole: Ended) -> list[str]:
-    """Return what a campaign that is told a lie does not notice: nothing, or it proves nothing."""
+def blind_spots(whole: Ended, num_failures: int = 0) -> list[str]:
+    """Return what a campaign that is told a lie does not notice: nothing, or it proves nothing.
+
+    Args: num_failures: of the job that is lied about.
+    """
     spans = attempt_spans(whole)
     lies = {
         "another digest of a table": wrong_bits(_with_another_digest(whole), whole),
         "another loss": wrong_bits(replace(whole, losses=whole.losses.replace("1", "2", 1)), whole),
-        "a failure too many": wrongs(whole, whole, 1),
-        "an exit code": wrongs(replace(whole, code=1), whole, 0),
+        "a failure too many": wrongs(whole, whole, num_failures + 1),
+        "an exit code": wrongs(replace(whole, code=1), whole, num_failures),
         "a clock that is off": compare_times(
             spans, {n: (a, b + 3 * whole.tolerance_s) for n, (a, b) in whole.lives_s.items()}, whole.tolerance_s
         ),
     }
-    return [*(lie for lie, noticed in lies.items() if not noticed), *(wrongs(whole, whole, 0))]
+    return [*(lie for lie, noticed in lies.items() if not noticed), *wrongs(whole, whole, num_failures)]
 
 
 def _with_another_digest(whole: Ended) -> Ended:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ett.errors import InjectedError
 from ett.hooks import around
 from ett.hooks.around import quiet
 
@@ -120,3 +121,12 @@ def test_what_a_signal_handler_raises_within_a_callback_is_the_programs() -> Non
         signal.signal(signal.SIGUSR1, earlier)
     assert around.failures == []
     assert "<lambda>" not in [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+
+
+def test_what_chaos_raises_in_a_hook_is_the_programs_own() -> None:
+    def fail(args: object, kwargs: object) -> None:
+        raise InjectedError("on purpose")
+
+    seen = around.around(lambda: 1, fail, lambda *_: None)
+    with pytest.raises(InjectedError):
+        seen()
