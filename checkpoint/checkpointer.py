@@ -38,6 +38,7 @@ from ett.checkpoint.retention_thread import RetentionThread
 from ett.checkpoint.run_record import RunRecord
 from ett.checkpoint.save import SavePlace, Triggered, finish, trigger
 from ett.checkpoint.save_facts import SaveFacts
+from ett.checkpoint.source import Source
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.training_state import Stateful, TrainingState
@@ -46,6 +47,7 @@ from ett.errors import ConfigError, Conflict, EttError, LostPeer, NoCheckpoint, 
 
 if TYPE_CHECKING:
     from ett.checkpoint.buffered_tier import BufferedTier
+    from ett.checkpoint.migrated_state import Taken
 
 log = logging.getLogger(__name__)
 FAILED_SAVES_IN_A_ROW = 3
@@ -61,6 +63,7 @@ class RestoredPosition:
     cursor: int
     seq: int  # the commit that was loaded
     fallback_from: int | None = None  # the newest commit, if that did not verify
+    source: str = ""  # another job's commit, with which this one begins (`ett launch --from`)
 
 
 class Checkpointer:
@@ -89,6 +92,7 @@ class Checkpointer:
         """Args: held: entered around every save: within it rows are those of a whole step, and nobody else is there."""
         record: RunRecord = run if run is not None else ett.init()
         self._config = config
+        self._source = Source.of_environ(os.environ)
         policy = parse_policy(config.policy, config.max_chain)
         bare, present = store or open_store(config.uri or _job_uri(record)), ranks or current_ranks()
         opened: Store = record.through_faults(bare, "local" if is_local(bare.uri) else "remote")
@@ -101,6 +105,7 @@ class Checkpointer:
             clock=clock or SystemClock(),
             weight_bits=config.quantise,
             reads=config.restore_reads,
+            lineage=self._source.lineage() if self._source else None,
         )
         self._reading = self._place  # where a restore looks
         self._tier: BufferedTier | None = None
@@ -129,7 +134,8 @@ class Checkpointer:
     def restore(self, resume: str | None = None, *, planned: Planned | None = None) -> RestoredPosition | None:
         """Load the state to go on from and fence every older process; None on a fresh start.
 
-        A save that is under way is waited for.
+        A save that is under way is waited for. Where there is no commit yet, and `ett launch --from` named another
+        job's, the job begins with that one, as `migrate` of the config says.
 
         Args:
             resume: "auto", "never", or a step; $ETT_RESUME where not given.
@@ -153,24 +159,37 @@ class Checkpointer:
                     expected="the folder that the job saved to: training never starts over by itself",
                     do="put it back or correct checkpoint.uri; to start over: --resume never",
                 )
+            source = self._source if restored is None and word == "auto" else None
+            taken = None if source is None else self._take_over(source)
             read_s = (self._place.clock.mono_ns() - began_ns) / 1e9
             self._epoch = self._open(restored.commit if restored else None)
             self._begin(restored.commit if restored else None, read_s)
+        if taken is not None and source is not None:
+            self._say_restored(taken.commit, taken.step, taken.cursor)
+            return RestoredPosition(step=taken.step, cursor=taken.cursor, seq=taken.commit.seq, source=source.where)
         if restored is None:
             self._due.start(0)
             return None
         commit = restored.commit
-        self._due.start(commit.step)
-        self._place.run.restored(
-            commit.step,
-            commit.cursor,
-            ckpt_id=commit.ckpt_uuid,
-            fallback_from=None if restored.fallback_from is None else str(restored.fallback_from),
-            verified=True,
-        )
         log.info("restored step %d from commit %d of %s", commit.step, commit.seq, self._reading.store.uri)
+        self._say_restored(commit, commit.step, commit.cursor, restored.fallback_from)
         return RestoredPosition(
             step=commit.step, cursor=commit.cursor, seq=commit.seq, fallback_from=restored.fallback_from
+        )
+
+    def _take_over(self, source: Source) -> Taken:
+        from ett.checkpoint.migrated_state import take_over  # few jobs begin with another's commit
+
+        return take_over(self._reading, self._state, source, self._config.migrate)
+
+    def _say_restored(self, commit: Commit, step: int, cursor: int, fallback_from: int | None = None) -> None:
+        self._due.start(step)
+        self._place.run.restored(
+            step,
+            cursor,
+            ckpt_id=commit.ckpt_uuid,
+            fallback_from=None if fallback_from is None else str(fallback_from),
+            verified=True,
         )
 
     def step(self, step: int, cursor: int) -> Commit | None:

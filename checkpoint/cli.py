@@ -21,7 +21,15 @@ from ett.checkpoint.cli_output import (
 )
 from ett.checkpoint.collection_cli import diff_command, gc_command, pin_command, unpin_command
 from ett.checkpoint.commit import Commit
-from ett.checkpoint.commit_facts import commit_facts, commit_line, find_commit, quantised_line, save_lines, tier_of
+from ett.checkpoint.commit_facts import (
+    commit_facts,
+    commit_line,
+    find_commit,
+    lineage_line,
+    quantised_line,
+    save_lines,
+    tier_of,
+)
 from ett.checkpoint.commit_log import CommitLog, check_format, line_of_history
 from ett.checkpoint.compaction_cli import compact_command
 from ett.checkpoint.export_cli import export_command
@@ -108,7 +116,7 @@ def show_command(target: str, step: int | None, as_json: bool, digest: bool) -> 
         "digest",
     ):
         click.echo(f"{name:<11} {cell(facts[name])}")
-    for name, text in [*quantised_line(facts), *save_lines(facts)]:
+    for name, text in [*quantised_line(facts), *lineage_line(facts), *save_lines(facts)]:
         click.echo(f"{name:<11} {text}")
     tables = [[cell(table[name]) for name in ("name", "rows", "dim", "bytes", "digest")] for table in facts["tables"]]
     dense = [["(dense)", cell(facts["dense"]["tensors"]), "", cell(facts["dense"]["bytes"]), facts["dense"]["digest"]]]

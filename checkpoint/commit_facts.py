@@ -105,6 +105,16 @@ def quantised_line(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("quantised", f"weights of {', '.join(parts)}; digests are of what comes back")] * bool(parts)
 
 
+def lineage_line(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what `ett checkpoint show` says of the commit that its job began with, where it began with one."""
+    source = facts["stats"].get("from")
+    return (
+        [("began with", f"commit {source['seq']}, step {source['step']} of {source.get('job') or source.get('uri')}")]
+        if source
+        else []
+    )
+
+
 def save_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what `ett checkpoint show` says of a commit's save, as names and texts."""
     save = facts["save"]

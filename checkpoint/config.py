@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ett.checkpoint.interval import parse_interval
+from ett.checkpoint.migrate_config import MigrateConfig
 from ett.checkpoint.policy.save_policy import parse_policy
 from ett.checkpoint.store_uri import check_uri
 from ett.errors import ConfigError
@@ -33,6 +34,7 @@ class CheckpointConfig:
     quantise: Literal[0, 4, 8] = 0
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
     allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder
+    migrate: MigrateConfig = field(default_factory=MigrateConfig)  # what changes where `ett launch --from` begins
     stall_budget_s: float = 2.0  # a save that holds training longer is logged and counted as over budget
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from ett.checkpoint.rng_state import set_rng_state
 from ett.checkpoint.save import SavePlace
 from ett.checkpoint.table import is_copy
 from ett.checkpoint.table_reader import TableToRead, read_tables
-from ett.checkpoint.training_state import TrainingState
+from ett.checkpoint.training_state import TakesState, TrainingState
 from ett.errors import CorruptState
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def restore_newest(
             return None
         rejected.update({int(seq): why for seq, why in choice["rejected"].items()})
         commit = parse_commit(choice["manifest"].encode(), commit_name(choice["seq"]))
-        bad = _load(place, state, commit)
+        bad = load_commit(place, state, commit)
         if bad is None:
             newest_bad = max(rejected, default=0)
             return Restored(commit=commit, fallback_from=newest_bad if newest_bad > commit.seq else None)
@@ -59,7 +59,7 @@ def restore_newest(
         log.warning("commit %d of step %d does not verify: %s", commit.seq, commit.step, bad)
 
 
-def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
+def load_commit(place: SavePlace, state: TakesState, commit: Commit) -> str | None:
     """Load a commit on every rank; return why it does not verify, the same on every rank, or None when it did."""
     dense: list[Any] = []
 
@@ -89,7 +89,7 @@ def _load(place: SavePlace, state: TrainingState, commit: Commit) -> str | None:
 
 
 @contextmanager
-def _dense_beside(place: SavePlace, state: TrainingState, commit: Commit) -> Iterator[Future[Any]]:
+def _dense_beside(place: SavePlace, state: TakesState, commit: Commit) -> Iterator[Future[Any]]:
     """Read the dense state in a thread, beside what the body reads; before it, where one read is to be under way."""
     assert commit.dense is not None
     like, reads = state.sharded_like(), reads_at_once(place.store, place.reads)
@@ -108,7 +108,7 @@ def _loaded(by_rank: list[Json]) -> tuple[int, str]:
     return next((copied for copied in copies if copied != whole), whole)
 
 
-def _load_tables(place: SavePlace, state: TrainingState, commit: Commit) -> Json:
+def _load_tables(place: SavePlace, state: TakesState, commit: Commit) -> Json:
     """Load this rank's rows of every table; return how many they are, their digest, whether another rank has them."""
     tables = []
     for table in commit.tables:
@@ -127,7 +127,7 @@ def _load_tables(place: SavePlace, state: TrainingState, commit: Commit) -> Json
     return [[*one, is_copy(state.shards[table.spec.name])] for one, table in zip(found, commit.tables, strict=True)]
 
 
-def _apply(place: SavePlace, state: TrainingState, commit: Commit, tensors: Any, tree: Any) -> Json:
+def _apply(place: SavePlace, state: TakesState, commit: Commit, tensors: Any, tree: Any) -> Json:
     state.load_dense(tensors, tree)
     if place.ranks.world_size == commit.world_size:
         set_rng_state(read_fragment(place.store, commit.fragments[place.ranks.rank])["rng"])

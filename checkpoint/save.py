@@ -46,6 +46,7 @@ class SavePlace:
     ranks: Ranks
     run: RunRecord
     clock: Clock
+    lineage: Json = None  # of a job that began with another's commit: which one; in the stats of its own
     weight_bits: int = 0  # that weights of tables are quantised to; 0: not at all
     reads: int = REMOTE_READS  # of a remote store that a restore has under way at once
     buffers: BufferPool = field(default_factory=BufferPool)
@@ -227,7 +228,7 @@ def _commit(
         dense=dense,
         fragments=tuple(StoredFile.from_json(part["fragment"]) for part in parts),
         policy=tables.policy_name,
-        stats=facts.as_json(),
+        stats=facts.as_json() | ({"from": place.lineage} if place.lineage else {}),
     )
     if place.is_shared:
         for file in commit.stored_files():

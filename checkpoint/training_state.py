@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from ett.checkpoint.dense_reader import Like
 from ett.checkpoint.digest import ColumnGroup
 from ett.checkpoint.dtypes import ITEM_BYTES
+from ett.checkpoint.migration import ModelTable
 from ett.checkpoint.optimizer_state import load_optimizer_tree, optimizer_tree, optimizers_of
 from ett.checkpoint.sharded_tensor import copy_whole, has_a_box, is_sharded, whole
 from ett.checkpoint.state_tree import decode_state, encode_state
@@ -33,6 +34,22 @@ class Stateful(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+class TakesState(Protocol):
+    """What a commit is loaded into, by the names that it has there."""
+
+    shards: dict[str, TableShard]
+
+    def expect_tables(self, saved: dict[TableSpec, int]) -> None: ...
+
+    def sharded_like(self) -> Like: ...
+
+    def owned(self, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.bool_]: ...
+
+    def import_rows(self, spec: TableSpec, rows: Rows) -> None: ...
+
+    def load_dense(self, tensors: dict[str, Tensor], tree: dict[str, Any]) -> None: ...
 
 
 class TrainingState:
@@ -103,6 +120,19 @@ class TrainingState:
         """Add rows to this rank's shard."""
         self.shards[spec.name].import_rows(_table_rows(spec, rows))
 
+    def follow(self, saved: dict[str, TableSpec]) -> None:
+        """Take what a commit has as tables for tables, where this model can. Args: saved: by this model's names."""
+        self._torch_tables.expect(saved)
+        self._use_tables()
+
+    def model_tables(self) -> list[ModelTable]:
+        """Return the tables as they are taken now, each with the ids that it has room for."""
+        fixed = self._torch_tables.num_rows()
+        bounds = {
+            spec.name: fixed.get(spec.name, getattr(self.shards[spec.name], "num_rows", 0)) for spec in self.specs
+        }
+        return [ModelTable(spec=s, bound=bounds[s.name], is_fixed=s.name in fixed) for s in self.specs]
+
     def expect_tables(self, saved: dict[TableSpec, int]) -> None:
         """Go on with the tables of a commit. Args: saved: each with its number of rows.
 
@@ -112,8 +142,7 @@ class TrainingState:
         theirs = {
             spec.name: _row_layout(spec, num_rows if spec.name in rows else None) for spec, num_rows in saved.items()
         }
-        self._torch_tables.expect({spec.name: spec for spec in saved})
-        self._use_tables()
+        self.follow({spec.name: spec for spec in saved})
         ours = {spec.name: _row_layout(spec, rows.get(spec.name)) for spec in self.specs}
         _refuse(_differences("table", theirs, ours, str))
 
@@ -158,8 +187,17 @@ class TrainingState:
 
         Raises: RestoreFailed: names, dtypes, shapes or parts differ; lists the differences, changes nothing.
         """
-        saved = decode_state(tree, tensors)
-        current = self._model_state()
+        self.load_decoded(decode_state(tree, tensors))
+
+    def decoded(self) -> dict[str, Any]:
+        """Return the live dense state in the form of a saved one that was decoded."""
+        tensors, tree = self._dense()
+        found: dict[str, Any] = decode_state(tree, tensors)
+        return found
+
+    def load_decoded(self, saved: dict[str, Any], *, anew: Set[str] = frozenset()) -> None:
+        """As `load_dense`. Args: anew: names of the model's tensors that stay as they are."""
+        current = {name: value for name, value in self._model_state().items() if name not in anew}
         _refuse(_differences("tensor", saved["model"], current, _describe))
         owners = {"optimizer": self._optimizer, "extra": self._extra, "loader": self._loader}
         _refuse(

@@ -88,6 +88,14 @@ PAGES: dict[str, tuple[str, int, str]] = {
         "was not refused (some S3 servers ignore If-None-Match), or the file system cannot create in one step: two "
         "processes of a job could overwrite each other's commits unseen. Set checkpoint.uri to another store.",
     ),
+    "F008": (
+        "another job's checkpoint does not fit this model",
+        3,
+        "`ett launch --from` takes over every table and dense tensor that is the same in both; what is not must be "
+        "named in the recipe's [checkpoint.migrate]: add, drop, rename, resize for tables, reset for dense tensors. "
+        "The message has the lines to add. `ett launch --dry-run --from JOB RECIPE.toml` shows the plan and starts "
+        "nothing.",
+    ),
     "L007": (
         "somebody else holds it",
         7,

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ett.errors import NotFound, RestartsSpent, UsageError
+from ett.errors import Conflict, NotFound, RestartsSpent, UsageError
 from ett.hooks.hook_names import parse_hooks
 from ett.job_folder import JobFolder, Lease, checked_name, ett_home, fresh_job, read_json, slug
 from ett.job_history import read_history
@@ -57,6 +57,7 @@ class LaunchFlags:
     model: str | None = None
     chaos: tuple[str, ...] = ()
     resume: str = "auto"
+    source: str | None = None
     overrides: tuple[str, ...] = ()
     checkpoint_interval: str | None = None
     restart: str | None = None
@@ -101,6 +102,12 @@ class LaunchFlags:
     "--chaos", multiple=True, metavar="SPEC", help="Fail on purpose, such as kill:rank=1,step=120 (docs/chaos.md)."
 )
 @click.option("--resume", default="auto", show_default=True, metavar="auto|never|STEP", help="Where to begin.")
+@click.option(
+    "--from",
+    "source",
+    metavar="JOB[@STEP]|URI",
+    help="Begin a new job with another's checkpoint; what changes stands in the recipe's [checkpoint.migrate].",
+)
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the recipe.")
 @click.option("--checkpoint-interval", metavar="TEXT", help='"auto", "500 steps" or "6m" (recipes).')
 @click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="From SIGTERM to SIGKILL (default: 30).")
@@ -142,8 +149,11 @@ def command(ctx: click.Context, /, dry_run: bool, is_module: bool, target: tuple
     plan, sections, folder = _plan(flags, target, is_module, bool(ctx.meta.get("is_command")))
     if dry_run:
         _check_recipe(plan, sections, folder)
-        click.echo(json.dumps({"job": folder.name, "folder": str(folder.path), **asdict(plan)}, indent=1))
+        migration = {"migration": _migration(plan, sections)} if plan.source else {}
+        click.echo(json.dumps({"job": folder.name, "folder": str(folder.path), **asdict(plan), **migration}, indent=1))
         return 0
+    for label, text in _migration(plan, sections).get("lines", ()) if flags.source is not None else ():
+        _say(f"{label:<11} {text}")
     return run_job(plan, folder, sections, strict=flags.strict)
 
 
@@ -274,7 +284,34 @@ def _plan(
         plan = _kept_plan(flags, home)
     load(SEAMS["fault_plan"]).parse(flags.chaos).check(plan.nproc)
     folder = JobFolder(home / "jobs" / flags.job) if flags.job else fresh_job(home, plan.model)
-    return replace(plan, resume=flags.resume, chaos=flags.chaos), sections, folder
+    plan = replace(plan, resume=flags.resume, chaos=flags.chaos, source=_source(flags, folder, home))
+    return plan, sections, folder
+
+
+def _source(flags: LaunchFlags, folder: JobFolder, home: Path) -> dict[str, Any]:
+    """Return the commit that a new job begins with, or the one that this job began with; {} where there is none."""
+    if flags.source is None:
+        kept: dict[str, Any] = read_json(folder.launch_file).get("source") or {}
+        return kept
+    if flags.resume != "auto":
+        raise UsageError(f"--from with --resume {flags.resume}", expected="--from alone: JOB@STEP names another step")
+    if folder.exists:
+        raise Conflict(
+            f"there is a job {folder.name} already",
+            expected="a new job, which --from begins",
+            do=f"choose another --job; `ett launch --job {folder.name}` resumes that one",
+        )
+    found: dict[str, Any] = load(SEAMS["commit_source"])(flags.source, home)
+    return found
+
+
+def _migration(plan: LaunchPlan, sections: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what becomes of the commit's tables and tensors; of a program that is no recipe, it finds out itself."""
+    if plan.kind != "recipe" or sections is None or not plan.source:
+        where = f"commit {plan.source['seq']} of step {plan.source['step']}" if plan.source else ""
+        return {"lines": [("begins with", where)]} if where else {}
+    found: dict[str, Any] = load(SEAMS["migration"])(sections, plan.source)
+    return found
 
 
 def _kind(first: str, is_module: bool, is_command: bool) -> Kind:

@@ -48,6 +48,7 @@ class LaunchPlan:
     config_hash: str = ""  # of the resolved recipe
     resume: str = "auto"  # auto, never or a step: of this launch only, never kept
     chaos: tuple[str, ...] = ()  # likewise
+    source: dict[str, Any] = field(default_factory=dict)  # the commit of another job that this one begins with
     overrides: tuple[str, ...] = ()  # what --set and the flags changed in the recipe; its kept sections have them
 
     @property

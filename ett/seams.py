@@ -36,6 +36,8 @@ SEAMS: dict[str, str] = {
     "recipe_main": "ett.trainer.main",
     "hang_policy": "ett.recovery.hang_policy:find_hang",
     "restart_policy": "ett.recovery.restart_policy:decide",
+    "commit_source": "ett.recovery.lineage:find_source",
+    "migration": "ett.trainer.migration:plan_migration",
     "fault_plan": "ett.recovery.fault_plan:FaultPlan",
     "faults": "ett.recovery.armed_faults:arm",
 }

@@ -7,6 +7,7 @@ and started again, `run_job` replays the log, proves that the old processes are 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -103,6 +104,7 @@ class JobSupervisor:
                 model=plan.model,
                 config_hash=plan.config_hash,
                 versions=versions(),
+                source={name: value for name, value in plan.source.items() if value != ""} or None,
                 traceparent=launcher.traceparent if launcher is not None else None,
             )
         self._submitted_wall_ns = history.submitted_wall_ns or self._submitted_wall_ns
@@ -480,6 +482,7 @@ class JobSupervisor:
             "ETT_RESUME": "auto" if self._has_committed else self.plan.resume,
             # A job that has committed must find a checkpoint: training never starts over by itself.
             "ETT_HAS_COMMITTED": "1" if self._has_ever_committed else "",
+            "ETT_FROM": json.dumps(self.plan.source) if self.plan.source else "",
             "ETT_PARENT_WALL_NS": str(self._clock.wall_ns()),
             **self._rings.environ,
             **self.plan.environment(os.environ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ def read_recipe(path: Path) -> JobRecipe:
         plain: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError as err:
         raise NotFound(f"{path} does not exist", do="start workers by `ett launch RECIPE.toml`") from err
+    return build_recipe(plain)
+
+
+def build_recipe(plain: Mapping[str, Any]) -> JobRecipe:
+    """Build them from the sections of a resolved recipe."""
     sections = {field.name: plain.get(field.name, {}) for field in fields(TrainerConfig)}
     return JobRecipe(
         build_section(DataConfig, plain.get("data", {}), "data"),

@@ -28,6 +28,9 @@ class ProgressLines:
             self._say("starts fresh")
             return
         self._cursor = restored.cursor
+        if restored.source:
+            self._say(f"begins with {restored.source} (commit {restored.seq}), at step {restored.step:,} of its own")
+            return
         damaged = restored.fallback_from
         instead = "" if damaged is None else f"; the newest, {damaged}, did not verify"
         self._say(f"resumes from step {restored.step:,} (commit {restored.seq}{instead})")
