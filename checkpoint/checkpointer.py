@@ -31,6 +31,7 @@ from ett.checkpoint.incarnation import Epoch, open_epoch
 from ett.checkpoint.interval import parse_interval
 from ett.checkpoint.policy.save_policy import Full, parse_policy
 from ett.checkpoint.policy.table_saves import TableSaves
+from ett.checkpoint.quantised_rows import WeightBits
 from ett.checkpoint.ranks import Ranks, current_ranks, on_rank_zero
 from ett.checkpoint.restore import restore_newest
 from ett.checkpoint.retention import sweep_orphans
@@ -44,6 +45,7 @@ from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.training_state import Stateful, TrainingState
 from ett.clock import Clock, SystemClock
 from ett.errors import ConfigError, Conflict, EttError, LostPeer, NoCheckpoint, UsageError
+from ett.section import nearest
 
 if TYPE_CHECKING:
     from ett.checkpoint.buffered_tier import BufferedTier
@@ -103,7 +105,7 @@ class Checkpointer:
             ranks=present,
             run=record,
             clock=clock or SystemClock(),
-            weight_bits=config.quantise,
+            weight_bits=_weight_bits(config, self._state),
             reads=config.restore_reads,
             lineage=self._source.lineage() if self._source else None,
         )
@@ -427,6 +429,16 @@ def _buffer_folder(config: CheckpointConfig, store: Store, run: RunRecord) -> Pa
     if is_local(store.uri) or not run.job_dir:
         return None
     return Path(run.job_dir) / "buffer"
+
+
+def _weight_bits(config: CheckpointConfig, state: TrainingState) -> WeightBits:
+    names = state.names_of_tables()
+    for name in config.quantise_tables:
+        if name not in names:
+            raise ConfigError(
+                f"checkpoint.quantise_tables has {name!r}, and no table is named so", expected=nearest(name, names)
+            )
+    return WeightBits(config.quantise, config.quantise_tables)
 
 
 def _resume_step(word: str) -> int | None:

@@ -32,6 +32,7 @@ class CheckpointConfig:
     staging_bytes: int = 512 << 20  # of each rank, for those rows; where it is full training waits (counts as stall)
     # Lossy: float32 weights of tables in so many bits an element, optimizer states as they are; 0 loses nothing.
     quantise: Literal[0, 4, 8] = 0
+    quantise_tables: dict[str, Literal[0, 4, 8]] = field(default_factory=dict)  # by name, for tables that differ
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
     allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder
     migrate: MigrateConfig = field(default_factory=MigrateConfig)  # what changes where `ett launch --from` begins
@@ -46,8 +47,9 @@ class CheckpointConfig:
                 f"checkpoint.staging_bytes is {self.staging_bytes}",
                 expected=f"at least {SMALLEST_STAGING}: some rows of each table",
             )
-        if self.quantise not in (0, 4, 8):
-            raise ConfigError(f"checkpoint.quantise is {self.quantise!r}", expected="8 or 4 (bits), or 0 (exact)")
+        _check_bits("quantise", self.quantise)
+        for table, bits in self.quantise_tables.items():
+            _check_bits(f"quantise_tables.{table}", bits)
         if self.buffer_bytes < 1:
             raise ConfigError(f"checkpoint.buffer_bytes is {self.buffer_bytes}", expected="at least 1")
         if not self.buffer_wait_s > 0:
@@ -61,3 +63,8 @@ class CheckpointConfig:
                 f"checkpoint.stall_budget_s is {self.stall_budget_s}",
                 expected="seconds above zero",
             )
+
+
+def _check_bits(name: str, bits: object) -> None:
+    if bits not in (0, 4, 8):
+        raise ConfigError(f"checkpoint.{name} is {bits!r}", expected="8 or 4 (bits), or 0 (exact)")

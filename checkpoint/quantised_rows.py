@@ -13,6 +13,9 @@ are elements that come back bit for bit, so a row that came back is stored as it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +30,20 @@ END_BYTES = 8  # lo and hi
 _CHUNK = 1 << 17  # elements that are worked on at once: they stay in the cache
 _BINS, _MOST_BINS = 32, 12  # of a row's range in 4 bits, and how many of them may go
 _NARROW = 4  # steps shorter than so many units in the last place need a look at both neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBits:
+    """In how many bits an element of tables' weights is stored; 0: as it is."""
+
+    default: int = 0
+    of_table: Mapping[str, int] = field(default_factory=dict)  # by name, for those that differ
+
+    def of(self, table: str) -> int:
+        return self.of_table.get(table, self.default)
+
+
+EXACT = WeightBits()
 
 
 def bits_of(group: ColumnGroup, asked: int) -> int:

@@ -14,6 +14,7 @@ from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.commit import TableEntry
 from ett.checkpoint.digest import TableDigest, combine
 from ett.checkpoint.live_rows import LiveRows, live_rows
+from ett.checkpoint.quantised_rows import WeightBits
 from ett.checkpoint.segment import SegmentIdentity
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_reader import TableToRead, read_rows, read_tables
@@ -64,9 +65,8 @@ class _Rewrite:
             order = np.argsort(ids, kind="stable")
             table = RowsToWrite(spec=spec, kind="base", ids=ids[order], gather=_gather(ids[order], order, columns))
             identity = replace(self.identity, writer=segment.number)
-            (made,) = write_tables(
-                self.store, [table], identity, self.buffers, self.written, weight_bits=self.weight_bits
-            )
+            bits = WeightBits(self.weight_bits)
+            (made,) = write_tables(self.store, [table], identity, self.buffers, self.written, weight_bits=bits)
         return made.files, digest.hex, made.digest
 
 

@@ -18,6 +18,7 @@ from ett.checkpoint.digest import combine
 from ett.checkpoint.file_hash import stored_bytes
 from ett.checkpoint.incarnation import Epoch, check_not_fenced, created_now, new_write_id, writer_version
 from ett.checkpoint.policy.table_saves import TableSaves
+from ett.checkpoint.quantised_rows import EXACT, WeightBits
 from ett.checkpoint.ranks import Ranks, gather_or_raise, on_rank_zero
 from ett.checkpoint.read_plan import REMOTE_READS
 from ett.checkpoint.rng_state import rng_state
@@ -47,7 +48,7 @@ class SavePlace:
     run: RunRecord
     clock: Clock
     lineage: Json = None  # of a job that began with another's commit: which one; in the stats of its own
-    weight_bits: int = 0  # that weights of tables are quantised to; 0: not at all
+    weight_bits: WeightBits = EXACT
     reads: int = REMOTE_READS  # of a remote store that a restore has under way at once
     buffers: BufferPool = field(default_factory=BufferPool)
     staging: StagingArea = field(default_factory=StagingArea)

@@ -13,7 +13,16 @@ import xxhash
 from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.digest import ColumnGroup, TableDigest, combine
 from ett.checkpoint.id_codec import pack_ids
-from ett.checkpoint.quantised_rows import CODECS, bits_of, first_unfit, quantise, restored, stored_row_bytes
+from ett.checkpoint.quantised_rows import (
+    CODECS,
+    EXACT,
+    WeightBits,
+    bits_of,
+    first_unfit,
+    quantise,
+    restored,
+    stored_row_bytes,
+)
 from ett.checkpoint.segment import SegmentIdentity, StoredFile, padding_bytes
 from ett.checkpoint.segment_writer import BlockOfRows, RowForm, SegmentWriter
 from ett.checkpoint.store import Store
@@ -73,13 +82,13 @@ def write_tables(
     buffers: BufferPool,
     written: list[str],
     *,
-    weight_bits: int = 0,
+    weight_bits: WeightBits = EXACT,
 ) -> list[WrittenTable]:
     """Write tables, which are asked for one by one; no rows and no tombstones are no segment.
 
     A table may come several times, with files of another kind each.
-    Args: written: takes the name of every segment, also where another one fails. weight_bits: 0, or what an element of
-        a float32 weight is quantised to (quantised_rows.py).
+    Args: written: takes the name of every segment, also where another one fails. weight_bits: of float32 weights
+        (quantised_rows.py).
     Raises: CorruptState: a weight that is to be quantised is not finite.
     """
     seen: list[WrittenTable] = []
@@ -88,7 +97,7 @@ def write_tables(
         for table in tables:
             empty = combine([])
             seen.append(WrittenTable(spec=table.spec, kind=table.kind, num_rows=len(table.ids), digest=empty, files=()))
-            yield from _parts(table, bits_of(table.spec.groups[0], weight_bits))
+            yield from _parts(table, bits_of(table.spec.groups[0], weight_bits.of(table.spec.name)))
 
     def write(part: _Part) -> tuple[tuple[str, str], TableFile, str]:
         file, digest = _write_segment(store, part, identity, buffers)
@@ -215,7 +224,7 @@ class _SegmentInPieces:
             raise CorruptState(
                 f"table {self._spec.name}: the weights of id {ids[unfit]} are not all finite",
                 expected="finite numbers: they are to be quantised",
-                do="find out where they come from; checkpoint.quantise = 0 saves them as they are",
+                do="find out where they come from; without checkpoint.quantise they are saved as they are",
             )
         stored = quantise(weights, self._bits)
         weights[:] = restored(stored, self._spec.groups[0].width, self._bits)

@@ -253,6 +253,23 @@ def test_other_numbers_of_bits_are_refused(value: object) -> None:
         CheckpointConfig(quantise=value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("default", "own", "bits"), [(0, 8, [8]), (8, 0, []), (8, 4, [4])])
+def test_a_table_may_choose_its_own_bits(tmp_path: Path, default: int, own: int, bits: list[int]) -> None:
+    live = saved(tmp_path, quantise=default, quantise_tables={"users": own})
+    found = Job(tmp_path).rows()
+    assert newest(tmp_path).tables[0].weight_bits == bits
+    assert (found[0].tobytes() == live[0].tobytes()) == (own == 0)
+    assert found[1].tobytes() == live[1].tobytes()
+
+
+def test_bits_of_a_table_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"quantise_tables has 'user'") as refused:
+        Job(tmp_path, quantise_tables={"user": 8})
+    assert "did you mean 'users'" in refused.value.expected
+    with pytest.raises(ConfigError, match=r"checkpoint\.quantise_tables\.users is 3"):
+        CheckpointConfig(quantise_tables={"users": 3})  # type: ignore[dict-item]
+
+
 def test_the_format_of_a_folder_says_the_version_that_knows(tmp_path: Path) -> None:
     saved(tmp_path)
     assert json.loads((tmp_path / commit_log.FORMAT_NAME).read_bytes())["minor"] == 4
