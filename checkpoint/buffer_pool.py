@@ -21,6 +21,7 @@ class BufferPool:
     """Buffers of one owner; a page takes memory from its first use on and stays, so that a save faults none in."""
 
     def __init__(self) -> None:
+        self.num_lent = 0  # so far
         self._idle: list[Bytes] = []
         # What a failed save left behind is given back by the garbage collector, in any thread and at any instant, also
         # within the lock: so that takes none.
@@ -31,6 +32,7 @@ class BufferPool:
     def taken(self, num_bytes: int) -> Iterator[Bytes]:
         """Lend uint8 [num_bytes], aligned to a page, of any content."""
         with self._lock:
+            self.num_lent += 1
             while self._given_back:
                 self._idle.append(self._given_back.popleft())
             self._idle.sort(key=len)

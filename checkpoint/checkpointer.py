@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import ett
+from ett.checkpoint.at_exit import end_with_program
 from ett.checkpoint.background_save import BackgroundSave
 from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.capture.staging_pool import StagingPool
@@ -37,9 +39,10 @@ from ett.checkpoint.restore import restore_newest
 from ett.checkpoint.retention import sweep_orphans
 from ett.checkpoint.retention_thread import RetentionThread
 from ett.checkpoint.run_record import RunRecord
-from ett.checkpoint.save import SavePlace, Triggered, finish, trigger
+from ett.checkpoint.save import Boundary, SavePlace, Triggered, Waiting, finish, trigger
 from ett.checkpoint.save_facts import SaveFacts
 from ett.checkpoint.source import Source
+from ett.checkpoint.stall_budget import OVER_BUDGET, Patience, StallBudget, over_budget
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.training_state import Stateful, TrainingState
@@ -54,6 +57,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 FAILED_SAVES_IN_A_ROW = 3
 STOP_S = 5.0  # that whoever stops waits for a save that is under way
+END_S = 600.0  # that whoever restores, saves or closes does
+EXIT_S = 30.0  # that a program that ends without `close` does
 Result = TypeVar("Result")
 
 
@@ -130,8 +135,10 @@ class Checkpointer:
         self._due = DueSteps(parse_interval(config.interval), self._place.ranks, self._place.clock, say=record.emit)
         self._epoch: Epoch | None = None
         self._failed_in_a_row = 0
+        self._budget = StallBudget(config.stall_budget_s)
         self._has_imported = False
         self._held: AbstractContextManager[object] = nullcontext() if held is None else held
+        end_with_program(self)
 
     def restore(self, resume: str | None = None, *, planned: Planned | None = None) -> RestoredPosition | None:
         """Load the state to go on from and fence every older process; None on a fresh start.
@@ -197,7 +204,9 @@ class Checkpointer:
     def step(self, step: int, cursor: int) -> Commit | None:
         """Save if the interval says so; call it after every step with the counts after that step.
 
-        A save that fails is logged, counted and recorded, and training goes on; the third in a row is raised.
+        A save that fails is logged, counted and recorded, and training goes on; the third in a row is raised. So is one
+        that would hold training for longer than its budget, but after three in a row the next may.
+        Returns: the commit, if training has waited for it.
         Raises: Conflict: another process has taken over these checkpoints: stop. LostPeer: a rank is gone.
         """
         if not self._has_imported:
@@ -210,14 +219,15 @@ class Checkpointer:
             return None
         if self._beside is None:
             return self._attempt(step, cursor, lambda: self.save(step, cursor))
-        self._collect()
-        self._attempt(step, cursor, lambda: self._start(step, cursor))
+        if self._may_begin(step, cursor):
+            self._attempt(step, cursor, lambda: self._start(step, cursor))
         return None
 
     def save(self, step: int, cursor: int) -> Commit:
         """Save now and return the commit. Raises: as `ett.checkpoint.save.trigger`.
 
         One that is under way is waited for, and is the answer if it is of this step; if it fails, it counts as failed.
+        Raises: Unreachable: it does not end.
         """
         is_this = self._running is not None and self._running.step == step
         commit = self._collect()
@@ -225,73 +235,141 @@ class Checkpointer:
             return commit
         began_ns = self._place.clock.mono_ns()
         with self._place.run.span("ckpt_save"):
-            epoch = self._ready()
+            self._ready()
             with self._held:
-                commit = self._finished(self._place, trigger(self._place, self._tables, epoch, step, cursor))
+                taken = trigger(self._place, self._tables, step, cursor, Patience(0.0))
+                commit = self._finished(self._place, taken, Waiting())
         stall_s = (self._place.clock.mono_ns() - began_ns) / 1e9
         self._due.saved(stall_s)
         self._succeeded(commit, stall_s)
         return commit
 
-    def _attempt(self, step: int, cursor: int, work: Callable[[], Result]) -> Result | None:
-        """Do a part of a save; one that fails is logged and counted, and the third in a row is raised."""
+    def _attempt(self, step: int, cursor: int, work: Callable[[], Result], *, may_block: bool = True) -> Result | None:
+        """Do a part of a save; one that fails is logged and counted, and the third in a row is raised.
+
+        Args: may_block: False where it comes to nothing so as not to hold training, which is no failure.
+        """
         try:
             return work()
         except (Conflict, ConfigError, LostPeer):
             raise
         except EttError as err:
-            self._failed_in_a_row += 1
             self._due.failed()
+            if err.code == OVER_BUDGET and not may_block:
+                self._budget.num_over += 1
+                log.warning("step %d is not saved (%d in a row): %s", step, self._budget.num_over, err)
+                self._say_abandoned(step, cursor, err, self._budget.num_over)
+                return None
+            self._failed_in_a_row, self._budget.num_over = self._failed_in_a_row + 1, 0
             log.error("the save at step %d failed (%d in a row): %s", step, self._failed_in_a_row, err)
-            if self._place.ranks.rank == 0:
-                self._place.run.emit(
-                    "ckpt_abandoned", step=step, cursor=cursor, code=err.code, in_a_row=self._failed_in_a_row
-                )
+            self._say_abandoned(step, cursor, err, self._failed_in_a_row)
             if self._failed_in_a_row >= FAILED_SAVES_IN_A_ROW:
                 raise
             return None
 
-    def _ready(self) -> Epoch:
+    def _say_abandoned(self, step: int, cursor: int, err: EttError, in_a_row: int) -> None:
+        if self._place.ranks.rank == 0:
+            self._place.run.emit("ckpt_abandoned", step=step, cursor=cursor, code=err.code, in_a_row=in_a_row)
+
+    def _ready(self) -> None:
         if self._epoch is None:
             self._epoch = self._open_unrestored()
             self._begin(None)
         if self._tier is not None:
             self._tier.before_save()
-        return self._epoch
+
+    def _may_begin(self, step: int, cursor: int) -> bool:
+        """Wait for the save that is under way, as long as the budget allows, and return whether it has ended.
+
+        Else the save of `step` is skipped. One under way that might hold training, and in that time does nothing at
+        all, is given up.
+        """
+        running, may_block, limit_s = self._running, self._budget.may_block, self._budget.limit_s
+        if running is None:
+            return True
+        began_ns, before = self._place.clock.mono_ns(), self._done_by(running)
+        with self._place.run.span("ckpt_save"):
+            ended = running.wait(limit_s)
+            told = self._place.ranks.gather([ended, ended or self._done_by(running) != before])
+        self._waited_s += (self._place.clock.mono_ns() - began_ns) / 1e9
+        if all(has_ended for has_ended, _ in told):
+            self._collect()
+            return True
+        err = over_budget(f"the save at step {running.step} is still under way after training waited {limit_s:.3g} s")
+        is_stuck = may_block and not any(goes_on for _, goes_on in told)
+        if is_stuck:
+            self._give_up(running, err)
+        self._attempt(step, cursor, partial(_raise, err), may_block=is_stuck)
+        return False
+
+    def _done_by(self, running: BackgroundSave) -> tuple[int, int]:
+        """Return what grows while a save goes on."""
+        return len(running.written), self._place.buffers.num_lent
+
+    def _give_up(self, running: BackgroundSave, err: EttError) -> None:
+        """Have a save come to nothing, unless it is being committed: training waits for none of it any more."""
+        running.given_up = running.given_up or err
+        self._tables.give_up(err)
 
     def _start(self, step: int, cursor: int) -> None:
         """Pass the step boundary, and have the rest done beside training."""
         began_ns, place = self._place.clock.mono_ns(), self._beside
         assert place is not None
         with self._place.run.span("ckpt_save"):
-            epoch = self._ready()
+            self._ready()
             with self._held:
-                taken = trigger(self._place, self._tables, epoch, step, cursor)
-            with self._tables.given_back_on_error():  # Ctrl-C
-                self._running = BackgroundSave(step, cursor, lambda: self._finished(place, taken))
-        held_s = (self._place.clock.mono_ns() - began_ns) / 1e9
-        self._waited_s = held_s - taken.stall_s
-        self._due.saved(held_s)
+                taken = trigger(self._place, self._tables, step, cursor, Patience(self._budget.limit_s))
+                with self._tables.given_back_on_error():  # Ctrl-C
+                    self._running = BackgroundSave(
+                        step,
+                        cursor,
+                        lambda running: self._finished(place, taken, running),
+                        may_block=self._budget.may_block,
+                    )
+                self._pass_boundary(self._running)
+        self._waited_s = (taken.began_ns - began_ns) / 1e9
+        self._due.saved((self._place.clock.mono_ns() - began_ns) / 1e9)
+
+    def _pass_boundary(self, running: BackgroundSave) -> None:
+        """Wait until the tables that nobody keeps are written, if there are any."""
+        if not self._tables.has_untracked:
+            return
+        has_passed = False
+        try:
+            has_passed = all(self._place.ranks.gather(running.wait_for_boundary(END_S)))
+        finally:
+            if not has_passed:  # also by Ctrl-C: whatever it reads from now on is of no boundary
+                what = f"the save at step {running.step} has not written the tables that training waits for"
+                self._give_up(running, over_budget(f"{what} in {END_S:g} s"))
+        if not has_passed:
+            running.check()
 
     def _collect(self) -> Commit | None:
-        """Wait for the save that is under way, if there is one, and return its commit; None: there is none."""
+        """Wait for the save that is under way, if there is one, and return its commit; None: there is none.
+
+        Raises: Unreachable: it does not end.
+        """
         running = self._running
         if running is None:
             return None
         began_ns = self._place.clock.mono_ns()
         with self._place.run.span("ckpt_save"):
-            running.wait()  # whoever is interrupted in it, by Ctrl-C, has it under way still
+            if not running.wait(END_S):  # whoever is interrupted in it, by Ctrl-C, has it under way still
+                self._give_up(running, over_budget(f"the save at step {running.step} has not ended in {END_S:g} s"))
+                running.check()
             self._running = None
-            commit = self._attempt(running.step, running.cursor, running.result)
+            if running.came_to_nothing:
+                return None
+            commit = self._attempt(running.step, running.cursor, running.result, may_block=running.may_block)
         if commit is not None:
             waited_s = self._waited_s + (self._place.clock.mono_ns() - began_ns) / 1e9
             self._succeeded(commit, commit.stats["stall_s"] + waited_s)
         return commit
 
-    def _finished(self, place: SavePlace, taken: Triggered) -> Commit:
+    def _finished(self, place: SavePlace, taken: Triggered, boundary: Boundary) -> Commit:
         """Write and commit what a step boundary has left to do; by either thread."""
         assert self._epoch is not None
-        commit = finish(place, self._tables, self._epoch, taken, is_beside=place is self._beside)
+        commit = finish(place, self._tables, self._epoch, taken, boundary)
         is_first = place.ranks.rank == 0
         if self._tier is not None:
             self._tier.after_save(commit)
@@ -304,7 +382,7 @@ class Checkpointer:
     def _succeeded(self, commit: Commit, stall_s: float) -> None:
         assert self._epoch is not None
         self._epoch = self._epoch.after(commit.seq)
-        self._failed_in_a_row = 0
+        self._failed_in_a_row = self._budget.num_over = 0
         self._due.written(commit.stats["write_s"])
         if self._place.ranks.rank == 0:
             self._say_saved(commit, stall_s)
@@ -349,6 +427,18 @@ class Checkpointer:
     def _close_beside(self) -> None:
         if self._beside is not None and self.has_settled(0):
             self._beside.ranks.close()
+
+    def end_with_program(self) -> None:
+        """Wait for the save that is under way when nobody has called `close`, half a minute, or give it up."""
+        running = self._running
+        if running is None or running.wait(0):
+            return
+        log.info("the program ends: it waits for the save at step %d", running.step)
+        if running.wait(EXIT_S):
+            return
+        self._give_up(running, over_budget(f"the program ended {EXIT_S:g} s ago, and has waited for it"))
+        running.wait(STOP_S)
+        log.warning("the save at step %d was not committed before the program ended", running.step)
 
     def has_settled(self, timeout_s: float = STOP_S) -> bool:
         """Return whether no save is under way any more, after waiting for one for a time; what it came to is lost."""
@@ -415,6 +505,10 @@ class Checkpointer:
 
         on_rank_zero(self._place.ranks, refuse_to_hide)
         return self._open(None)
+
+
+def _raise(err: EttError) -> None:
+    raise err
 
 
 def _job_uri(run: RunRecord) -> str:

@@ -24,10 +24,11 @@ class CheckpointConfig:
     # Requests of each rank under way at once while it restores from a remote uri: each needs 8 to 16 MiB of memory.
     restore_reads: int = 32
     interval: str = "auto"  # "auto" (docs/checkpoint.md#when), "500 steps", "90s", "6m"
-    # What a save writes (docs/checkpoint_policy.md): every row, or of tables that say what changes less than that.
+    # What a save writes (docs/checkpoint_policy.md): of tables that say what changes less than every row, or "full".
     policy: Literal["full", "adaptive", "incremental", "differential", "check_n_run"] = "full"
     max_chain: int = 32  # saves between two of every row, at most
     # Write while training goes on (docs/checkpoint_capture.md): rows that change before they are written are kept.
+    # Tables that do not say what changes are written while it waits.
     background: bool = False
     staging_bytes: int = 512 << 20  # of each rank, for those rows; where it is full training waits (counts as stall)
     # Lossy: float32 weights of tables in so many bits an element, optimizer states as they are; 0 loses nothing.
@@ -36,7 +37,9 @@ class CheckpointConfig:
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
     allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder
     migrate: MigrateConfig = field(default_factory=MigrateConfig)  # what changes where `ett launch --from` begins
-    stall_budget_s: float = 2.0  # a save that holds training longer is logged and counted as over budget
+    # A save that holds training for longer is counted as over budget; one that is written beside training, and would
+    # make it wait for longer, is skipped, three times in a row at most.
+    stall_budget_s: float = 2.0
 
     def __post_init__(self) -> None:
         check_uri(self.uri)

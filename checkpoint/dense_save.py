@@ -45,7 +45,7 @@ class DenseSave:
         self._names = names
         self._entry: DenseEntry | None = None
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="ckpt-dense")
+        self._thread = threading.Thread(target=self._run, name="ckpt-dense", daemon=True)
 
     def __enter__(self) -> DenseSave:
         self._thread.start()

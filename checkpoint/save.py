@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from typing import Protocol
 
 from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.canonical_json import Json, seal
@@ -27,6 +28,7 @@ from ett.checkpoint.save_facts import written_facts
 from ett.checkpoint.segment import SegmentIdentity, StoredFile
 from ett.checkpoint.sharded_tensor import has_a_box
 from ett.checkpoint.staging_area import StagingArea
+from ett.checkpoint.stall_budget import Patience
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import TableFile, TableSpec
 from ett.checkpoint.table_writer import RowsToWrite, WrittenTable, write_tables
@@ -56,58 +58,88 @@ class SavePlace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Triggered:
-    """A save whose step boundary has passed: what it holds of that boundary beside the tracked tables' rows."""
+    """A save at its step boundary: what it holds of that boundary beside the tables' rows."""
 
-    plan: Json
+    step: int
+    cursor: int
+    began_ns: int
+    held_s: float  # for how long training was held by what is here
     dense: StagedDense
     rng: Json
+
+
+class Boundary(Protocol):
+    """Who waits for a save that is written beside training."""
+
     written: list[str]  # names of files that may be there
-    untracked: list[WrittenTable]
-    stall_s: float  # for which training has waited
+
+    def leave_boundary(self) -> None:
+        """Training may go on: what is left to read is in the trackers' captures."""
+
+    def check(self) -> None:
+        """Raises: EttError: the save was given up, and what it has read may be of a later step."""
 
 
-def trigger(place: SavePlace, tables: TableSaves, epoch: Epoch, step: int, cursor: int) -> Triggered:
-    """Take what is copied at the boundary itself, and write the tables that nobody keeps; collective.
+class Waiting:
+    """Training waits for all of a save."""
 
-    What is left is in the trackers' captures, where there are some: training may go on.
+    def __init__(self) -> None:
+        self.written: list[str] = []
 
-    Raises: Conflict: another process has opened these checkpoints; AccessDenied, Unreachable: a rank could not write.
-        Whatever is raised is raised on every rank, and nothing visible has changed.
+    def leave_boundary(self) -> None:
+        return None
+
+    def check(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Begun:
+    """A save that has a name, and what it has written so far."""
+
+    taken: Triggered
+    plan: Json
+    boundary: Boundary
+    untracked: list[WrittenTable] = field(default_factory=list)
+
+
+def trigger(place: SavePlace, tables: TableSaves, step: int, cursor: int, patience: Patience) -> Triggered:
+    """Take what is copied at the boundary itself, without a call of the store; collective.
+
+    Args: patience: with which training then waits for staging memory.
+    Raises: ConfigError: state that cannot be stored. It is raised on every rank, and nothing has changed.
     """
     began_ns = place.clock.mono_ns()
-    plan = on_rank_zero(place.ranks, lambda: _plan(place, epoch, step, cursor))
-    if place.ranks.rank == 0:
-        place.run.ckpt_begin(plan["ckpt_uuid"], step, cursor)
     place.run.at("ckpt_before_write", step)
     dense = _stage_dense(place, tables.state)
-    written: list[str] = []
-    untracked: list[WrittenTable] = []
-
-    def write_untracked() -> None:
-        untracked.extend(_write_rows(place, tables.untracked_rows(), plan, written))
-
-    try:
-        with tables.given_back_on_error():
-            tables.freeze()
-            gather_or_raise(place.ranks, write_untracked)
-    except EttError:
-        _discard(place.store, written)
-        raise
-    stall_s = (place.clock.mono_ns() - began_ns) / 1e9
-    return Triggered(plan=plan, dense=dense, rng=rng_state(), written=written, untracked=untracked, stall_s=stall_s)
+    with tables.given_back_on_error():
+        tables.freeze(patience)
+    rng, held_s = rng_state(), (place.clock.mono_ns() - began_ns) / 1e9
+    return Triggered(step=step, cursor=cursor, began_ns=began_ns, held_s=held_s, dense=dense, rng=rng)
 
 
-def finish(place: SavePlace, tables: TableSaves, epoch: Epoch, taken: Triggered, *, is_beside: bool) -> Commit:
-    """Write the rest, and commit; collective, also in a thread with ranks of its own. Raises: as `trigger`.
+def finish(place: SavePlace, tables: TableSaves, epoch: Epoch, taken: Triggered, boundary: Boundary) -> Commit:
+    """Write what was taken, and commit; collective, also in a thread with ranks of its own.
 
-    Args: is_beside: training goes on meanwhile.
+    Tables that nobody keeps are written before training may go on.
+    Raises: Conflict: another process has opened these checkpoints; AccessDenied, Unreachable: a rank could not write;
+        what `boundary` raises. Whatever is raised is raised on every rank, and nothing visible has changed.
     """
-    plan, written = taken.plan, taken.written
-    stall_s = taken.stall_s if is_beside else None
+    written, is_beside = boundary.written, not isinstance(boundary, Waiting)
+    stall_s = taken.held_s if is_beside else None
     try:
         with tables.given_back_on_error():
+            plan = on_rank_zero(place.ranks, lambda: _plan(place, epoch, taken))
+            if place.ranks.rank == 0:
+                place.run.ckpt_begin(plan["ckpt_uuid"], taken.step, taken.cursor)
+            begun = _Begun(taken=taken, plan=plan, boundary=boundary)
+            if tables.has_untracked:
+                gather_or_raise(place.ranks, lambda: _write_untracked(place, tables, begun))
+                if is_beside:
+                    stall_s = (place.clock.mono_ns() - taken.began_ns) / 1e9
+            boundary.leave_boundary()
             tables.plan(place.ranks)
-            parts = gather_or_raise(place.ranks, lambda: _write_part(place, tables, taken))
+            parts = gather_or_raise(place.ranks, lambda: _write_part(place, tables, begun))
     except EttError:
         _discard(place.store, written)
         raise
@@ -126,16 +158,16 @@ def finish(place: SavePlace, tables: TableSaves, epoch: Epoch, taken: Triggered,
     return commit
 
 
-def _plan(place: SavePlace, epoch: Epoch, step: int, cursor: int) -> Json:
+def _plan(place: SavePlace, epoch: Epoch, taken: Triggered) -> Json:
     epoch = check_not_fenced(CommitLog(place.store), epoch)
     return {
         # The epoch leads, so that what a dead life left unfinished is told from what a living one is writing.
         "ckpt_uuid": f"e{epoch.epoch:06d}-{uuid.uuid4().hex}",
         "write_id": new_write_id(epoch.life),
         "seq": epoch.seq + 1,
-        "step": step,
-        "cursor": cursor,
-        "began_ns": place.clock.mono_ns(),  # by rank 0's clock
+        "step": taken.step,
+        "cursor": taken.cursor,
+        "began_ns": taken.began_ns,  # by rank 0's clock
     }
 
 
@@ -157,16 +189,22 @@ def _stage_dense(place: SavePlace, state: TrainingState) -> StagedDense:
     return staged[0]
 
 
-def _write_part(place: SavePlace, tables: TableSaves, taken: Triggered) -> Json:
+def _write_untracked(place: SavePlace, tables: TableSaves, begun: _Begun) -> None:
+    begun.untracked.extend(_write_rows(place, tables.untracked_rows(), begun.plan, begun.boundary.written))
+    begun.boundary.check()
+
+
+def _write_part(place: SavePlace, tables: TableSaves, begun: _Begun) -> Json:
     """Write this rank's segments and dense files, then its fragment, which says that they are all there."""
-    rank, plan, written = place.ranks.rank, taken.plan, taken.written
+    rank, taken, plan, written = place.ranks.rank, begun.taken, begun.plan, begun.boundary.written
     with DenseSave(place.store, place.ranks, _identity(place, plan, "dense"), taken.dense, written) as dense_save:
         found = _write_rows(place, tables.tracked_rows(), plan, written)
-        entries, shares = tables.entries([*taken.untracked, *found])
+        entries, shares = tables.entries([*begun.untracked, *found])
     entry = dense_save.result()
     place.store.sync(written)
     place.run.at("ckpt_after_shard_write", plan["step"])
     captured = asdict(tables.captured())
+    begun.boundary.check()
     part: Json = {"tables": entries, "dense": entry.as_json() if entry else None}
     name = f"m/{plan['ckpt_uuid']}/w{rank:05d}.json"
     fragment = seal({"document": "fragment", "ckpt_uuid": plan["ckpt_uuid"], "writer": rank, "rng": taken.rng, **part})

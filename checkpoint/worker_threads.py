@@ -7,10 +7,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from queue import SimpleQueue
-from typing import Generic, TypeVar, cast
+from threading import Thread
+from typing import Generic, TypeVar
 
 from ett.raised import raised_by
 
@@ -29,27 +32,65 @@ def num_io_threads() -> int:
     return min(MOST_THREADS, 2 * NUM_CORES + 1)
 
 
+def together(works: Sequence[Callable[[], object]], name: str) -> None:
+    """Do all works, in a thread each, and return when all have ended.
+
+    They are daemons: a program whose store does not answer any more can end all the same. One that ends in order waits
+    for whoever waits here (at_exit.py).
+    Raises: what the first of them, in order, raised.
+    """
+    failures: list[BaseException | None] = [None] * len(works)
+
+    def do(number: int) -> None:
+        failures[number] = raised_by(works[number])
+
+    threads = [Thread(target=do, args=(number,), name=name, daemon=True) for number in range(len(works))]
+    for thread in threads:
+        thread.start()
+    with ExitStack() as joined:
+        for thread in threads:
+            joined.callback(thread.join)  # all of them, also where the wait for one is interrupted
+    for failure in failures:
+        if failure is not None:
+            raise failure
+
+
 def in_threads(jobs: Iterable[Job], work: Callable[[Job], Result], threads: int) -> list[Result]:
     """Do all jobs, taken one by one as threads become free, and return the results in the order of the jobs.
 
     Raises: what a job raised, when no job runs any more; after the first that fails no job is begun.
     """
     crew = _Crew(jobs, work)
-    with ThreadPoolExecutor(threads, thread_name_prefix="ett-checkpoint-io") as pool:
-        runs = [pool.submit(crew.run) for _ in range(threads)]
-    for run in runs:
-        run.result()
+    together([crew.run] * threads, "ett-checkpoint-io")
     return [crew.results[number] for number in range(len(crew.results))]
 
 
 def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
     """Yield items; a thread makes the next one while the caller works on one."""
-    nothing = object()
-    with ThreadPoolExecutor(1, thread_name_prefix="ett-checkpoint-ahead") as pool:
-        coming = pool.submit(next, items, nothing)
-        while (item := coming.result()) is not nothing:
-            coming = pool.submit(next, items, nothing)
-            yield cast(Item, item)
+    wanted: SimpleQueue[bool] = SimpleQueue()
+    made: SimpleQueue[tuple[list[Item], BaseException | None]] = SimpleQueue()
+
+    def make() -> None:
+        while wanted.get():
+            item: list[Item] = []
+            failure = raised_by(partial(_extend, item, items))
+            made.put((item, failure))
+
+    thread = Thread(target=make, name="ett-checkpoint-ahead", daemon=True)
+    thread.start()
+    try:
+        wanted.put(True)
+        while True:
+            item, failure = made.get()
+            if failure is not None:
+                raise failure
+            if not item:
+                return
+            wanted.put(True)
+            yield item[0]
+    finally:
+        wanted.put(False)
+        thread.join()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +121,10 @@ def in_pipeline(
     if line.failures:
         raise line.failures[0]
     return line.results
+
+
+def _extend(item: list[Item], items: Iterator[Item]) -> None:
+    item.extend(islice(items, 1))
 
 
 class _Pipeline(Generic[Job, Item, Result]):

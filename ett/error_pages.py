@@ -196,6 +196,15 @@ PAGES: dict[str, tuple[str, int, str]] = {
         "everything, and `ett timeline JOB --otlp URL` sends the same spans again. The URL is the receiver's base "
         "over HTTP (often port 4318, not 4317, which is gRPC). 429, 502, 503 and 504 were retried already.",
     ),
+    "S007": (
+        "a save was given up so as not to hold training",
+        6,
+        "A save that is written beside training made it wait for longer than checkpoint.stall_budget_s: the one before "
+        "had not ended when the next was due, or the memory for rows that change meanwhile (checkpoint.staging_bytes) "
+        "was full. What it would have saved is in the next one. After three in a row the next may hold training, two "
+        "minutes at most. Find out why the store takes saves so slowly, save less often (checkpoint.interval), or "
+        "raise one of the two. Older checkpoints are whole.",
+    ),
     "T009": (
         "a target was missed",
         9,

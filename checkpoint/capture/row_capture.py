@@ -19,6 +19,7 @@ import numpy as np
 from ett.checkpoint.capture.staged_ids import StagedIds
 from ett.checkpoint.capture.staging_pool import BLOCK_BYTES, StagingPool
 from ett.checkpoint.policy.row_map import RowMap
+from ett.checkpoint.stall_budget import Patience, over_budget
 from ett.checkpoint.table_segments import Bytes, Ids, TableSpec
 from ett.checkpoint.table_writer import Gather
 from ett.checkpoint.tracked_table import Slots, TrackedTable
@@ -70,8 +71,11 @@ class RowCapture:
         clock: Clock,
         *,
         num_slots: int,
+        patience: Patience,
     ) -> None:
-        """Args: read: copies rows as they are now, by ids, ascending. num_slots: of the table."""
+        """Args: read: copies rows as they are now, by ids, ascending. num_slots: of the table. patience: of all tables,
+        with staging memory that is full; then the save fails, and training goes on.
+        """
         self._spec, self._table, self._read, self._pool, self._clock = spec, table, read, pool, clock
         self._settled = RowMap(num_slots)
         self._others = RowMap(num_slots)  # that are not wanted
@@ -82,7 +86,8 @@ class RowCapture:
         self._counting = threading.Lock()  # of _unread
         self._num = {"prefetch": 0, "guard": 0, "sweep": 0}
         self._waited_ns = 0
-        self._is_over = False
+        self._patience = patience
+        self.is_over = False  # nothing is kept any more
         self._failure: EttError | None = None
 
     @property
@@ -100,7 +105,7 @@ class RowCapture:
         leaves the rows to the guard.
         """
         left = self._settled.unmarked(slots)
-        while len(left) and not self._is_over:
+        while len(left) and not self.is_over:
             room = self._room()
             if not room:
                 if path == "prefetch":
@@ -125,7 +130,7 @@ class RowCapture:
     def touched(self, slots: Slots) -> None:
         """Give up if rows are wanted: nobody knows whether they were read before they were written to."""
         if len(self._others.unmarked(slots)):
-            self._fail(
+            self.give_up(
                 CorruptState(
                     f"rows of table {self._spec.name} were written to while a checkpoint of them was on its way",
                     expected="changes that are told before they are made, or no checkpoint on its way",
@@ -153,7 +158,7 @@ class RowCapture:
 
     def close(self) -> None:
         """Keep nothing any more; within the table's lock."""
-        self._is_over = True
+        self.is_over = True
         with self._counting:
             blocks, self._unread = list(self._unread), {}
         self._pool.give_back(blocks)
@@ -216,10 +221,10 @@ class RowCapture:
         try:
             self._read(ids, tuple(staged[self._open, rows] for staged in self._columns()))
         except EttError as err:
-            self._fail(err)
+            self.give_up(err)
             return
         except OSError as err:
-            self._fail(Unreachable(f"a row of table {self._spec.name} could not be read: {err}", code="S003"))
+            self.give_up(Unreachable(f"a row of table {self._spec.name} could not be read: {err}", code="S003"))
             return
         self._staged.put(ids, self._open * self._block_rows + self._filled)
         self._settled.mark(slots)
@@ -239,11 +244,17 @@ class RowCapture:
         return found
 
     def _wait(self) -> None:
+        if self._patience.left_s <= 0:
+            waited_s = f"{self._waited_ns / 1e9:.1f} s"
+            self.give_up(over_budget(f"training waited {waited_s} for staging memory for rows of {self._spec.name}"))
+            return
         began_ns = self._clock.mono_ns()
         with self._table.lock.let_go():
-            self._pool.wait(_WAIT_S)
-        self._waited_ns += self._clock.mono_ns() - began_ns
+            self._pool.wait(min(_WAIT_S, self._patience.left_s))
+        took_ns = self._clock.mono_ns() - began_ns
+        self._waited_ns += took_ns
+        self._patience.left_s -= took_ns / 1e9
 
-    def _fail(self, err: EttError) -> None:
-        """Have the save fail: training goes on, and nothing more is kept."""
-        self._failure, self._is_over = err, True
+    def give_up(self, err: EttError) -> None:
+        """Have the save fail: training goes on, and nothing more is kept; within the table's lock."""
+        self._failure, self.is_over = self._failure or err, True

@@ -6,6 +6,7 @@ changes is written whole, every time, and while training waits.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -23,12 +24,15 @@ from ett.checkpoint.policy.save_policy import Adaptive, Full, Policy
 from ett.checkpoint.policy.table_chain import TableChain, decide, live_files
 from ett.checkpoint.policy.tracked_rows import NO_IDS, TrackedRows
 from ett.checkpoint.ranks import Ranks, gather_or_raise
+from ett.checkpoint.stall_budget import Patience
 from ett.checkpoint.table_segments import Ids, TableFile
 from ett.checkpoint.table_writer import RowsToWrite, WrittenTable
 from ett.checkpoint.tracked_table import TrackedTable
 from ett.checkpoint.training_state import TrainingState
 from ett.clock import Clock
+from ett.errors import EttError
 
+log = logging.getLogger(__name__)
 _SAMPLE = 256  # ids of a rank from which the ends of parts are chosen
 _PRIOR_INTERVAL_S = 60.0
 
@@ -59,6 +63,7 @@ class TableSaves:
         self._rates = MeasuredRates()
         self._failures = FailureHistory(self._now_s())
         self._last_s = 0.0
+        self._has_said_untracked = False
 
     def begin(self, restored: Commit | None, failures: FailureHistory, read_s: float = 0.0) -> None:
         """Follow the tables from their present state on: that of a commit, which took `read_s`, or of a fresh start."""
@@ -76,6 +81,7 @@ class TableSaves:
                 continue
             table = self._tracked[spec.name] = TrackedRows(spec, shard)
             table.follow()
+        self._say_untracked()
         if restored is None:
             return
         bounds = self._bounds(self._ranks)
@@ -85,8 +91,11 @@ class TableSaves:
             table.chain = TableChain.of_files(bounds[name], files, rows.get(name, 0), stagger)
             table.kept_hot_seq = restored.seq
 
-    def freeze(self) -> None:
-        """Take what has changed; with a pool, keep from now on what rows were until they are written."""
+    def freeze(self, patience: Patience) -> None:
+        """Take what has changed; with a pool, keep from now on what rows were until they are written.
+
+        Args: patience: with which training waits for room in the pool.
+        """
         self.state.settle()
         specs = {spec.name: spec for spec in self.state.specs}
         for name, table in self._tracked.items():
@@ -96,7 +105,7 @@ class TableSaves:
                 table.follow()
                 table.chain = TableChain()
             with table.shard.lock:
-                table.freeze(self._capture_of(table))
+                table.freeze(self._capture_of(table, patience))
 
     def plan(self, ranks: Ranks) -> None:
         """Agree on what is written of what was frozen."""
@@ -110,6 +119,11 @@ class TableSaves:
                 if not table.chain.ages:
                     table.chain = TableChain(bounds=bounds[name], stagger=number / len(self._tracked))
         self._decide(ranks)
+
+    @property
+    def has_untracked(self) -> bool:
+        """Whether a table does not say what changes; the same on every rank."""
+        return any(spec.name not in self._tracked for spec in self.state.specs)
 
     def untracked_rows(self) -> Iterator[RowsToWrite]:
         """Yield the rows of tables that do not say what changes. Raises: see `TrainingState.all_rows`."""
@@ -190,6 +204,12 @@ class TableSaves:
                     table.tracker.give_back()
         self._end()
 
+    def give_up(self, err: EttError) -> None:
+        """Have the save that is under way come to nothing: training waits for none of it any more."""
+        for table in self._tracked.values():
+            with table.shard.lock:
+                table.tracker.give_up(err)
+
     @contextmanager
     def given_back_on_error(self) -> Iterator[None]:
         """`give_back` if the body raises anything: rows would be kept for a checkpoint that nobody writes."""
@@ -209,11 +229,28 @@ class TableSaves:
         if name in self._tracked:
             self._tracked[name].shard.touched(ids)
 
-    def _capture_of(self, table: TrackedRows) -> RowCapture | None:
+    def _say_untracked(self) -> None:
+        """Log once which tables every save writes whole, as `full` without a pool does with all."""
+        names = [spec.name for spec in self.state.specs if spec.name not in self._tracked]
+        if names and not self._has_said_untracked:
+            self._has_said_untracked = True
+            log.info(
+                "each save writes these tables whole while training waits, for they do not say what changes: %s",
+                ", ".join(names),
+            )
+
+    def _capture_of(self, table: TrackedRows, patience: Patience) -> RowCapture | None:
         if self._pool is None:
             return None
-        read, num_slots = self.state.gatherer(table.spec), table.tracker.num_slots
-        return RowCapture(table.spec, table.shard, read, self._pool, self._clock, num_slots=num_slots)
+        return RowCapture(
+            table.spec,
+            table.shard,
+            self.state.gatherer(table.spec),
+            self._pool,
+            self._clock,
+            num_slots=table.tracker.num_slots,
+            patience=patience,
+        )
 
     def _end(self) -> None:
         for table in self._tracked.values():

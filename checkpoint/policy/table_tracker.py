@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ett.checkpoint.policy.access_counter import AccessCounter
 from ett.checkpoint.policy.row_map import RowMap, Slots
 from ett.checkpoint.tracked_table import SlotsOf
+from ett.errors import EttError
 
 Ids = NDArray[np.int64]
 _BATCHES_AHEAD = 64  # that are announced and have not passed, at most: the guard has the rows of others
@@ -65,6 +66,11 @@ class Capture(Protocol):
     def want_only(self, wanted: RowMap) -> None: ...
 
     def touched(self, slots: Slots) -> None: ...
+
+    def give_up(self, err: EttError) -> None: ...
+
+    @property
+    def is_over(self) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -232,9 +238,16 @@ class TableTracker:
             self._events = [*taken.events, *self._events]
             self._ended.notify_all()
 
+    def give_up(self, err: EttError) -> None:
+        """Have the capture, if there is one, keep nothing more; what was taken stays so until `give_back`."""
+        with self._lock:
+            if self._in_flight and self._in_flight.capture:
+                self._in_flight.capture.give_up(err)
+            self._ended.notify_all()
+
     def await_end(self) -> None:
         with self._lock:
-            self._ended.wait_for(lambda: self._in_flight is None)
+            self._ended.wait_for(lambda: not self._in_flight or bool(self._capture and self._capture.is_over))
 
     def _keep_ahead(self, ids: Ids, slots_of: SlotsOf) -> None:
         slots = slots_of(ids)

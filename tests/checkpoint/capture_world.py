@@ -5,6 +5,7 @@ The rules of save-on-update can be switched off one by one: then a checkpoint ha
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from dataclasses import dataclass, field
@@ -20,9 +21,11 @@ from ett.checkpoint.policy.access_counter import NUM_VALUES
 from ett.checkpoint.policy.table_chain import Decision, TableChain
 from ett.checkpoint.policy.table_tracker import TableTracker
 from ett.checkpoint.policy.tracked_rows import TrackedRows
+from ett.checkpoint.stall_budget import Patience, over_budget
 from ett.checkpoint.table_segments import TableSpec
 from ett.checkpoint.tracked_table import NOBODY_TRACKS, RowChanges
 from ett.clock import SystemClock
+from ett.errors import Unreachable
 
 Ids = NDArray[np.int64]
 NUM_IDS, BATCH, DEPTH = 14, 4, 2
@@ -89,6 +92,17 @@ class HalvedTable:
         return {row_id: (int(self.halves[at][0]), int(self.halves[at][1])) for row_id, at in self.slots.items()}
 
 
+class TickingClock(SystemClock):
+    """A second passes whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def mono_ns(self) -> int:
+        self._looks += 1
+        return self._looks * 1_000_000_000
+
+
 class SteppedPool(StagingPool):
     def __init__(self, stepper: Stepper, limit_bytes: int) -> None:
         super().__init__(limit_bytes)
@@ -106,8 +120,11 @@ class CaptureWorld:
     rules: frozenset[str] = RULES
     pool_bytes: int = 1 << 20
     num_steps: int = 8
+    patience_s: float = math.inf  # with which training waits for staging memory, by a `TickingClock`
+    given_up: float = 0.0  # the share of steps that begin by giving up the checkpoint that is under way
     wrong: list[str] = field(default_factory=list)
     num_saved: int = 0
+    num_given_up: int = 0
 
     def __post_init__(self) -> None:
         self.stepper = Stepper(self.rng)
@@ -145,6 +162,9 @@ class CaptureWorld:
         for step in range(1, self.num_steps + 1):
             self.stepper.pause(lambda: bool(self._ahead))
             ids = self._ahead[0]
+            if self._oracle is not None and self.rng.random() < self.given_up:
+                with self.table.lock:
+                    self.tracker.give_up(over_budget("given up"))
             if self.rng.random() < 0.3:
                 self._evict(self.rng.sample(sorted(set(self.table.slots) - set(ids.tolist())), 1))
             is_early = "whole step" not in self.rules and self._oracle is None
@@ -194,7 +214,15 @@ class CaptureWorld:
         slots = len(self.table.halves)
         with self.table.lock:
             read = self.table.read
-            capture = RowCapture(SPEC, self.table, read, self.pool, SystemClock(), num_slots=slots)  # type: ignore[arg-type]
+            capture = RowCapture(
+                SPEC,
+                self.table,  # type: ignore[arg-type]
+                read,
+                self.pool,
+                TickingClock(),
+                num_slots=slots,
+                patience=Patience(self.patience_s),
+            )
             self.tracked.freeze(capture)
             self._oracle = self.table.rows()
 
@@ -203,8 +231,15 @@ class CaptureWorld:
             self.stepper.pause(lambda: self._oracle is not None or self._is_over)
             if self._oracle is None:
                 return
-            self._save(self._oracle)
+            try:
+                self._save(self._oracle)
+            except Unreachable:
+                with self.table.lock:
+                    self.tracker.give_back()
+                self.num_given_up += 1
+            self.tracked.end()
             self._oracle = None
+            assert self.pool.lent == 0
 
     def _save(self, oracle: dict[int, tuple[int, int]]) -> None:
         tracked, capture = self.tracked, self.tracked.capture
@@ -227,14 +262,13 @@ class CaptureWorld:
                 values = [(int(one), int(other)) for one, other in column.view(np.int64)]
                 assert not found.keys() & set(some.tolist())
                 found |= dict(zip(some.tolist(), values, strict=True))
+        capture.check()
         self._judge(oracle, found, tracked.plan.tombstones.tolist())
         with self.table.lock:
             self.tracker.committed(tracked.plan.hot.slots)
         for path in self.counts:
             self.counts[path] += getattr(capture.counts, path)
-        tracked.end()
         self.num_saved += 1
-        assert self.pool.lent == 0
 
     def _judge(self, oracle: dict[int, tuple[int, int]], found: dict[int, tuple[int, int]], gone: list[int]) -> None:
         for row_id, value in found.items():

@@ -22,29 +22,36 @@ from ett.checkpoint import CheckpointConfig, Checkpointer
 from ett.checkpoint.background_save import BackgroundSave
 from ett.errors import CorruptState
 
-# It ends while the thread that saves is in native code.
+# It ends, without `close`, while the thread that saves is in native code, or waits for a store that does not answer.
 PROGRAM = """
 import sys
 import threading
 from pathlib import Path
 import torch
-from ett.checkpoint import CheckpointConfig, Checkpointer
+from ett.checkpoint import CheckpointConfig, Checkpointer, checkpointer as module
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.policy.row_map import RowMap
 
-is_syncing = threading.Event()
+module.EXIT_S, module.STOP_S = float(sys.argv[3]), 0.1
+has_begun, is_syncing = threading.Event(), threading.Event()
 
 class BusyStore(LocalStore):
     def sync(self, names):
+        if not has_begun.is_set():
+            return super().sync(names)
         is_syncing.set()
+        if sys.argv[2] == "hangs":
+            threading.Event().wait()
         rows = RowMap(1 << 24)
-        for _ in range(3000):
+        for _ in range(30):
             len(rows)
 
 table = torch.nn.Embedding(20_000, 64)
 optimizer = torch.optim.Adam(table.parameters())
 config = CheckpointConfig(uri=sys.argv[1], background=True, interval="1 steps")
 checkpointer = Checkpointer(config, model=table, optimizer=optimizer, store=BusyStore(Path(sys.argv[1])))
+checkpointer.restore()
+has_begun.set()
 table(torch.arange(9)).sum().backward()
 optimizer.step()
 checkpointer.step(1, 9)
@@ -225,19 +232,31 @@ def test_an_embedding_that_is_written_to_untold_is_in_no_commit(
     assert [fields["code"] for kind, fields in job.run.said if kind == "ckpt_abandoned"] == [CorruptState("").code]
 
 
-def test_a_process_that_ends_while_a_save_is_under_way_keeps_its_exit_code(tmp_path: Path) -> None:
-    args = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+def ended(folder: Path, store: str, exit_s: float) -> tuple[int, str]:
+    args = [sys.executable, "-c", PROGRAM, str(folder), store, str(exit_s)]
     done = subprocess.run(args, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (3, "")
+    return done.returncode, done.stderr
+
+
+def test_a_process_that_ends_while_a_save_is_under_way_commits_it(tmp_path: Path) -> None:
+    assert ended(tmp_path, "works", 600.0) == (3, "")
+    assert [commit.step for commit in commits_of(tmp_path)] == [1]
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_while_its_store_hangs_ends_all_the_same(tmp_path: Path) -> None:
+    code, said = ended(tmp_path, "hangs", 0.1)
+    assert (code, said) == (3, "the save at step 1 was not committed before the program ended\n")
+    assert commits_of(tmp_path) == []
 
 
 def test_what_training_waits_for_is_in_the_event_of_the_save(tmp_path: Path) -> None:
     tables, checkpointer, store, run = alone(tmp_path, interval="1 steps", stall_budget_s=0.1)
     tables.train(random.Random(1))
     store.hold()
-    checkpointer.step(1, 1)
-    threading.Timer(0.3, store.go).start()
-    checkpointer.step(2, 2)
+    for step in (1, 2, 3):  # two are skipped, after a wait each
+        checkpointer.step(step, step)
+    store.go()
     checkpointer.close()
-    (first, _) = [fields for kind, fields in run.said if kind == "ckpt_detail"]
+    (first,) = [fields for kind, fields in run.said if kind == "ckpt_detail"]
     assert first["stall_s"] >= 0.2 and first["over_budget"]

@@ -72,18 +72,20 @@ def live(folder: Path, seed: int, config: dict[str, Any]) -> dict[int, Rows]:
 
         def work(ranks: ThreadRanks, life: int = life, seed: int = rng.getrandbits(32)) -> dict[int, Rows]:
             mine, rows = random.Random(seed), {}
-            tables, checkpointer, store, _ = opened(folder, ranks, interval="3 steps", **config)
+            budget = {"interval": "3 steps", "stall_budget_s": 1e-3}
+            tables, checkpointer, store, _ = opened(folder, ranks, **budget, **config)
             checkpointer.restore()
             first = 30 * life + 1
             for step in range(first, first + 15):
                 tables.train(mine)
                 store.let(mine.randint(0, 2))
                 if step % 3 == 0:
-                    store.go()  # the one before is waited for
-                    assert checkpointer.has_settled(60)
                     rows[step] = tables.rows()
-                    store.hold()
-                    store.fails = mine.random() < 0.2
+                    if mine.random() < 0.8:  # else it is skipped, if the one before has not ended by itself
+                        store.go()
+                        assert checkpointer.has_settled(60)
+                        store.hold()
+                        store.fails = mine.random() < 0.2
                 checkpointer.step(step, step)
             store.go()
             store.fails = False
@@ -111,7 +113,7 @@ def test_any_life_is_restored_as_it_was_at_the_boundaries(
     monkeypatch.setattr(row_capture, "_SWEPT_BYTES", 64)
     expected = live(tmp_path, seed, {"policy": policy, "max_chain": 3, "keep_last": 20})
     commits = [commit for commit in CommitLog(LocalStore(tmp_path)).read_all()[0].values() if not commit.is_fresh]
-    assert len(commits) >= 9
+    assert len(commits) >= 6
     check_all(tmp_path, expected)
 
 

@@ -168,11 +168,22 @@ def test_going_back_to_a_commit_that_is_collected_meanwhile_is_refused(tmp_path:
 
 
 def test_a_fenced_save_is_raised_by_step_at_once(tmp_path: Path) -> None:
-    zombie = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), interval="1 steps")
+    zombie = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), interval="1 steps", background=False)
     zombie.checkpointer.restore()
     started(tmp_path)
     with pytest.raises(Conflict):
         zombie.checkpointer.step(1, 10)
+
+
+def test_a_fenced_save_beside_training_is_raised_at_the_next_boundary(tmp_path: Path) -> None:
+    """No boundary asks the store anything: it may not answer."""
+    zombie = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), interval="1 steps")
+    zombie.checkpointer.restore()
+    started(tmp_path)
+    assert zombie.checkpointer.step(1, 10) is None
+    assert zombie.checkpointer.has_settled(60)
+    with pytest.raises(Conflict):
+        zombie.checkpointer.step(2, 20)
 
 
 def test_fresh_starts_fence_each_other_before_any_save(tmp_path: Path) -> None:

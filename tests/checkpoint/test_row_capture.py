@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import numpy as np
 import pytest
 from capture_world import RULES, CaptureWorld
 
 from ett.checkpoint.capture import row_capture, staging_pool
+from ett.checkpoint.policy.table_tracker import TableTracker
 
 ROWS_OF_BLOCK = 3
 BLOCK_BYTES = row_capture._ALIGNED + 16 * ROWS_OF_BLOCK
@@ -21,7 +24,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_capture, "_SWEPT_BYTES", 32)
 
 
-def worlds(num_seeds: int, rules: frozenset[str] = RULES, **settings: int) -> list[CaptureWorld]:
+def worlds(num_seeds: int, rules: frozenset[str] = RULES, **settings: Any) -> list[CaptureWorld]:
     """Live through histories until one goes wrong, or all have gone well."""
     lived: list[CaptureWorld] = []
     for seed in range(num_seeds):
@@ -60,6 +63,27 @@ def test_training_waits_where_staging_memory_is_full_and_loses_nothing(num_block
     lived = worlds(25, pool_bytes=num_blocks * BLOCK_BYTES)
     assert_exact(lived, 25)
     assert all(world.pool.most_bytes <= num_blocks * BLOCK_BYTES for world in lived)
+
+
+@pytest.mark.slow
+def test_what_was_given_up_is_in_the_next_checkpoint() -> None:
+    """At any moment of it: its rows come back, and the next holds those of its own boundary."""
+    lived = worlds(150, given_up=0.4, num_steps=12)
+    assert [world.wrong for world in lived] == [[]] * 150
+    assert sum(world.num_given_up for world in lived) > 50 and sum(world.num_saved for world in lived) > 50
+
+
+@pytest.mark.slow
+def test_training_waits_no_longer_for_staging_memory_than_its_patience() -> None:
+    lived = worlds(60, pool_bytes=BLOCK_BYTES, patience_s=0.0, num_steps=12)
+    assert [world.wrong for world in lived] == [[]] * 60
+    assert sum(world.num_given_up for world in lived) > 10 and sum(world.num_saved for world in lived) > 10
+
+
+def test_a_checker_sees_rows_that_are_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule E."""
+    monkeypatch.setattr(TableTracker, "give_back", lambda self: self.committed(np.empty(0, np.int64)))
+    assert worlds(400, given_up=0.4, num_steps=12)[-1].wrong
 
 
 @pytest.mark.slow

@@ -11,6 +11,15 @@ from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.worker_threads import MOST_THREADS, Parts, in_pipeline, in_threads, one_ahead
 
 
+def test_no_thread_outlives_whoever_waits_for_it() -> None:
+    before = threading.active_count()
+    in_threads(range(5), lambda job: job, 3)
+    ahead = one_ahead(iter(range(5)))
+    assert next(ahead) == 0
+    ahead.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_results_come_in_the_order_of_the_jobs(threads: int) -> None:
     assert in_threads(range(100), lambda job: job * job, threads) == [job * job for job in range(100)]

@@ -141,6 +141,7 @@ class PolicySaver:
             max_chain=self.policy.max_chain,
             background=self.policy.background,
             keep_last=self._keep_last,
+            stall_budget_s=WAIT_S,  # what a policy holds training for is measured, and not cut short
         )
         store = None if self._store_of is None else self._store_of(self._folder)
         return Checkpointer(config, model=job.model, optimizer=job.optimizer, run=run, held=job.rows, store=store)

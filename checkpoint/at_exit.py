@@ -1,0 +1,36 @@
+"""What is under way when a program ends is ended first: before the interpreter stops the threads that it needs."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Unfinished(Protocol):
+    def end_with_program(self) -> None:
+        """End within seconds; nothing is raised."""
+
+
+_open: weakref.WeakSet[Unfinished] = weakref.WeakSet()
+_registered: list[bool] = []
+
+
+def end_with_program(what: Unfinished) -> None:
+    """Have `what.end_with_program()` called when the program ends, if it is still there then."""
+    if not _registered:
+        _registered.append(True)
+        _register(_end_all)
+    _open.add(what)
+
+
+def _register(callback: Callable[[], object]) -> None:
+    """Call back before executors are shut down, which comes before what atexit calls; late, where Python has no way."""
+    getattr(threading, "_register_atexit", atexit.register)(callback)
+
+
+def _end_all() -> None:
+    for what in list(_open):
+        what.end_with_program()
