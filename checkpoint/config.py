@@ -25,11 +25,11 @@ class CheckpointConfig:
     restore_reads: int = 32
     interval: str = "auto"  # "auto" (docs/checkpoint.md#when), "500 steps", "90s", "6m"
     # What a save writes (docs/checkpoint_policy.md): of tables that say what changes less than every row, or "full".
-    policy: Literal["full", "adaptive", "incremental", "differential", "check_n_run"] = "full"
+    policy: Literal["full", "adaptive", "incremental", "differential", "check_n_run"] = "adaptive"
     max_chain: int = 32  # saves between two of every row, at most
     # Write while training goes on (docs/checkpoint_capture.md): rows that change before they are written are kept.
     # Tables that do not say what changes are written while it waits.
-    background: bool = False
+    background: bool = True
     staging_bytes: int = 512 << 20  # of each rank, for those rows; where it is full training waits (counts as stall)
     # Lossy: float32 weights of tables in so many bits an element, optimizer states as they are; 0 loses nothing.
     quantise: Literal[0, 4, 8] = 0

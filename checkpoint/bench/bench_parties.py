@@ -47,7 +47,7 @@ class Ours:
 
     def _new(self) -> Checkpointer:
         # Every party deletes what it wrote before outside its time: 10 ms a file here, which is the file system's.
-        config = CheckpointConfig(uri=str(self._folder), keep_last=1000)
+        config = CheckpointConfig(uri=str(self._folder), keep_last=1000, policy="full", background=False)
         self._has_saved = False
         return Checkpointer(config, model=self._model, run=QuietRun(), store=self._store)
 

@@ -73,7 +73,8 @@ def _resident_mib(field: str) -> float:
 
 
 def _checkpointer(folder: Path, model: Any) -> Checkpointer:
-    return Checkpointer(CheckpointConfig(uri=str(folder), keep_last=2), model=model, run=QuietRun())
+    config = CheckpointConfig(uri=str(folder), keep_last=2, policy="full", background=False)
+    return Checkpointer(config, model=model, run=QuietRun())
 
 
 if __name__ == "__main__":

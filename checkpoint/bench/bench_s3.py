@@ -36,7 +36,8 @@ def upload_figure(workload: dict[str, Any], folder: Path, quick: bool) -> tuple[
 def _by_turns(workload: dict[str, Any], folder: Path, store: S3Store, quick: bool) -> tuple[Measured, dict[str, Any]]:
     model = bench_model(workload["tables"], workload["s3"]["quick_rows" if quick else "rows"])
     record = _Uploads()
-    config = CheckpointConfig(uri=store.uri, buffer_dir=str(folder / "buffer"), keep_last=1)
+    buffer = str(folder / "buffer")
+    config = CheckpointConfig(uri=store.uri, buffer_dir=buffer, keep_last=1, policy="full", background=False)
     checkpointer = Checkpointer(config, model=model, run=record, store=store)
     checkpointer.restore()
     tier = checkpointer._tier

@@ -75,7 +75,7 @@ def live(job_dir: Path, clock: QuickClock, log: JobLog, attempt: int) -> None:
     torch.manual_seed(attempt)
     log.write("sup", attempt, "attempt_started")
     model, run = Model(), RecordingRun(job_dir)
-    config = CheckpointConfig(policy="adaptive", interval="2 steps")
+    config = CheckpointConfig(policy="adaptive", background=False, interval="2 steps")
     ranks = ThreadRanks(0, 1, Meeting(1))
     checkpointer = Checkpointer(config, model=model, run=run, ranks=ranks, clock=clock)
     restored = checkpointer.restore()

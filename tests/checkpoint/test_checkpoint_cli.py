@@ -39,7 +39,7 @@ def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
 
 def test_show_gives_the_checkpoint_facts(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = document(capsys, "show", str(saved))
-    assert (facts["seq"], facts["step"], facts["cursor"], facts["policy"]) == (3, 2, 20, "full")
+    assert (facts["seq"], facts["step"], facts["cursor"], facts["policy"]) == (3, 2, 20, "adaptive")
     assert [(t["name"], t["rows"]) for t in facts["tables"]] == [("bags/items", 502), ("users", 502)]
     assert all(len(t["digest"]) == 16 and t["bytes"] > 0 for t in facts["tables"])
     assert len(facts["dense"]["digest"]) == 32

@@ -205,6 +205,6 @@ def many_failures() -> FailureHistory:
 
 
 def test_the_interval_begins_at_the_restored_step(tmp_path: Path) -> None:
-    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), interval="4 steps")
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), interval="4 steps", background=False)
     rank.checkpointer.restore()
     assert [step for step in range(1, 10) if rank.checkpointer.step(step, step)] == [4, 8]

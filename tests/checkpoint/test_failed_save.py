@@ -91,7 +91,7 @@ def test_training_goes_on_after_a_failed_periodic_save(tmp_path: Path, caplog: p
     caplog.set_level(logging.ERROR)
 
     def work(ranks: ThreadRanks) -> None:
-        rank = Rank(tmp_path, ranks, interval="1 steps")
+        rank = Rank(tmp_path, ranks, interval="1 steps", background=False)
         rank.checkpointer.restore()
         rank.fill(1)
         if ranks.rank == 1:
@@ -108,7 +108,7 @@ def test_training_goes_on_after_a_failed_periodic_save(tmp_path: Path, caplog: p
 
 
 def test_the_third_failure_in_a_row_is_raised(tmp_path: Path) -> None:
-    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), interval="1 steps")
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), interval="1 steps", background=False)
     rank.checkpointer.restore()
     break_store(rank, errno.ENOSPC)
     assert rank.checkpointer.step(1, 10) is None
@@ -119,7 +119,7 @@ def test_the_third_failure_in_a_row_is_raised(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_save_in_between_forgives_the_failures_before(tmp_path: Path) -> None:
-    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), interval="1 steps")
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), interval="1 steps", background=False)
     rank.checkpointer.restore()
     for step in range(1, 10, 3):
         break_store(rank, errno.ENOSPC)

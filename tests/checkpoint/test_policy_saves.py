@@ -391,7 +391,7 @@ def test_two_checkpointers_of_a_model_each_save_what_it_is(tmp_path: Path, polic
 def test_rows_wider_than_a_block_of_staging_memory_are_tracked_where_nothing_is_staged(tmp_path: Path) -> None:
     rows = DenseRows("wide", RowInit("wide", seed=1, dim=70_000, scale=0.1), Adagrad(1e-8), dim=70_000, ids=range(3))
     checkpointer = Checkpointer(
-        CheckpointConfig(uri=str(tmp_path), policy="incremental"), model=rows, run=RecordingRun()
+        CheckpointConfig(uri=str(tmp_path), policy="incremental", background=False), model=rows, run=RecordingRun()
     )
     checkpointer.save(1, 1)
     rows.update(np.array([1]), each_row(torch.ones(1, 70_000)), 0.1)

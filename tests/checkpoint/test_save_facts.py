@@ -132,7 +132,7 @@ def test_the_threshold_of_each_table_is_recorded(tmp_path: Path) -> None:
         assert sorted(facts.thresholds) == ["evicts", "fixed", "grows"]
         assert all(0 < value <= 1 for value in facts.thresholds.values())
         assert facts.threshold in facts.thresholds.values()
-    assert facts_of(lived(tmp_path / "full", 2)[0][-1]).threshold is None
+    assert facts_of(lived(tmp_path / "full", 2, policy="full")[0][-1]).threshold is None
 
 
 def test_a_job_that_fails_often_keeps_more_rows_hot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

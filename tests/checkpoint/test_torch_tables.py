@@ -346,12 +346,18 @@ def test_an_embedding_that_no_optimizer_of_torch_trains_is_dense(tmp_path: Path)
 def test_a_job_may_change_its_policy(tmp_path: Path) -> None:
     expected = Job(tmp_path / "never saved", optim.Adagrad).train(9).values()
     for number, policy in enumerate(["full", "incremental", "full", "adaptive"]):
-        job = Job(tmp_path / "job", optim.Adagrad, policy=policy).restore()
+        job = Job(tmp_path / "job", optim.Adagrad, policy=policy, background=policy != "full").restore()
         assert job.next_step == 2 * number
         for _ in range(2):
             commit = job.train(1).save()
             assert bool(commit.tables) == (policy != "full")
     assert Job(tmp_path / "job", optim.Adagrad, policy="full").restore().train(1).values() == expected
+
+
+def test_full_saves_beside_training_keep_what_changes_of_an_embedding(tmp_path: Path) -> None:
+    """It is a table then, written whole: as a part of the dense state it would be copied at each boundary."""
+    commit = Job(tmp_path, optim.Adagrad, policy="full").restore().train(1).save()
+    assert [table.spec.name for table in commit.tables] == ["items"] and commit.type == "base"
 
 
 def test_a_restored_table_goes_on_with_its_chain(tmp_path: Path) -> None:

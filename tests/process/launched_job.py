@@ -12,6 +12,10 @@ from typing import Any
 
 from wait import LONGEST_S
 
+from ett.checkpoint.commit_facts import find_commit
+from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.store import Store
+from ett.checkpoint.verify import with_digests
 from ett.event_reader import read_folder
 from ett.event_schema import Record
 from ett.guardian import Watched
@@ -70,6 +74,17 @@ class LaunchedJob:
     @property
     def err(self) -> str:
         return (self.folder / "err").read_text()
+
+    def digests(self, store: Store | None = None) -> dict[str, Any]:
+        """Return the rows and digests of the newest commit, computed where it stores none: what a restore would have.
+
+        Args: store: where the job saves, if not in its folder.
+        """
+        store = store or LocalStore(self.job_dir / "checkpoints")
+        commit = with_digests(store, find_commit(store, None)[0])
+        assert commit.digest is not None and commit.dense is not None
+        tables = {table.spec.name: {"rows": table.num_rows, "digest": table.digest} for table in commit.tables}
+        return {"digest": commit.digest, "tables": tables, "dense": commit.dense.digest}
 
     def records(self, *kinds: str) -> list[Record]:
         """Return the log's records of those kinds in order of time; all files must be whole."""

@@ -19,7 +19,7 @@ def start(folder: Path, chaos: str, attempt: int = 1) -> tuple[Checkpointer, nn.
     identity = RunIdentity(job="j", attempt=attempt, job_dir=folder)
     run = Run(identity, faults=arm(chaos, folder, rank=0, attempt=attempt))
     model = nn.Linear(4, 4, bias=False)
-    return Checkpointer(CheckpointConfig(interval="1 steps"), model=model, run=run), model, run
+    return Checkpointer(CheckpointConfig(interval="1 steps", background=False), model=model, run=run), model, run
 
 
 @pytest.fixture

@@ -71,7 +71,9 @@ class FaultJob:
         self._model.tables = nn.ModuleList([FaultTable(name, dim) for name, dim in TABLES.items()])
         self._model.register_buffer("dense", torch.zeros(8))
         self._loader, self._is_buffered = _Loader(), bool(buffer_dir)
-        config = CheckpointConfig(uri=store.uri, keep_last=keep_last, buffer_dir=buffer_dir, policy=policy)
+        config = CheckpointConfig(
+            uri=store.uri, keep_last=keep_last, buffer_dir=buffer_dir, policy=policy, background=False
+        )
         self.checkpointer = Checkpointer(
             config,
             model=self._model,

@@ -6,7 +6,8 @@ import ett
 from ett.checkpoint import CheckpointConfig, Checkpointer
 
 run = ett.init()
-checkpointer = Checkpointer(CheckpointConfig(interval="5 steps"), model=torch.nn.Linear(2, 2))
+config = CheckpointConfig(interval="5 steps", background=False)  # a commit is there when the next step begins
+checkpointer = Checkpointer(config, model=torch.nn.Linear(2, 2))
 start = checkpointer.restore()
 print("began at", start.step if start else 0, flush=True)
 for step in range(start.step + 1 if start else 1, 11):

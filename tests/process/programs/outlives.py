@@ -18,7 +18,8 @@ def train() -> None:
     torch.manual_seed(1)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    checkpointer = Checkpointer(CheckpointConfig(interval="4 steps"), model=model, optimizer=optimizer)
+    config = CheckpointConfig(interval="4 steps", background=False)  # a commit is there when the next step begins
+    checkpointer = Checkpointer(config, model=model, optimizer=optimizer)
     start = checkpointer.restore()
     step = start.step if start else 0
     print(f"pid {os.getpid()} generation {run.generation} begins after step {step}", flush=True)
