@@ -31,7 +31,8 @@ from ett.supervisor import JobSupervisor, Outcome
 MONITOR_INTERVAL_S = 0.05
 # After one rank's failure the others can only end: time to see their broken connections and print why.
 SURVIVORS_GRACE_S = 3
-CAUSE_S = 2.0  # for a rank to end that has left its peers already: it prints why, and Python takes itself down
+CAUSE_S = 3.0  # for a rank to say why that has left its peers already
+TEARDOWN_S = 15.0  # for it to end then: Python takes itself down, with torch for half a second on an idle host
 SURVIVORS_JOIN_S = 120.0  # for a rank that lives on to leave its collective and come to the next generation
 UNKILLABLE_AFTER_S = 10.0  # a killed process that is still there is in uninterruptible sleep
 PREEMPTED_CODE = 128 + signal.SIGTERM
@@ -120,8 +121,11 @@ class SupervisedAgent(LocalElasticAgent):
 
     def _with_their_cause(self, failed: list[RankExit], worker_group: WorkerGroup) -> list[RankExit]:
         """Return the ranks that failed; where all only lost a peer, wait a moment for the one whose end they felt."""
-        until_s = time.monotonic() + CAUSE_S
-        while all(map(self._job.only_lost_a_peer, failed)) and self._num_running() and time.monotonic() < until_s:
+        begun_s = time.monotonic()
+        while all(map(self._job.only_lost_a_peer, failed)) and (running := self._running()):
+            longest_s = TEARDOWN_S if any(map(self._job.states_an_error, running)) else CAUSE_S
+            if time.monotonic() - begun_s >= longest_s:
+                break
             time.sleep(MONITOR_INTERVAL_S)
             failed = [gone for gone in self._exits(worker_group) if gone.code != 0]
         return failed
@@ -299,7 +303,11 @@ class SupervisedAgent(LocalElasticAgent):
         self._order = ExitOrder({self._rank(n): handler.proc.pid for n, handler in self._handlers().items()})
 
     def _num_running(self) -> int:
-        return sum(handler.proc.poll() is None for handler in self._handlers().values())
+        return len(self._running())
+
+    def _running(self) -> list[int]:
+        """Return the places of the processes that still run."""
+        return [self._place(n) for n, handler in self._handlers().items() if handler.proc.poll() is None]
 
     def _handlers(self) -> dict[int, Any]:
         handlers: dict[int, Any] = getattr(self._pcontext, "subprocess_handlers", {})

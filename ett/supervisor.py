@@ -384,6 +384,11 @@ class JobSupervisor:
             return False
         return names_lost_peer(stated_cause(self._rank_lines(self._local_rank(gone))))
 
+    def states_an_error(self, place: int) -> bool:
+        """Return whether the rank at a place of the host has named an error, other than that a peer is gone."""
+        stated = stated_cause(self._rank_lines(place))
+        return bool(stated) and not names_lost_peer(stated)
+
     def _first_to_fail(self, exits: Sequence[RankExit], order: Sequence[int]) -> RankExit:
         """Return the first that failed by itself: a rank that unwinds closes its connections before it ends."""
         by_themselves = [gone for gone in exits if gone.code != 0 and not self.only_lost_a_peer(gone)]

@@ -80,11 +80,12 @@ def test_the_rank_whose_error_the_others_only_felt_is_the_one_that_failed(job: L
     """Its connections close while it unwinds: whoever waits for it is gone first, and then it was told to stop."""
     script = job.folder / "unwinds.py"
     script.write_text(
-        "import os, pathlib, time\n"
+        "import atexit, os, pathlib, time\n"
         "left = pathlib.Path('left')\n"
         "if os.environ['RANK'] == '1':\n"
         "    left.touch()\n"
         "    time.sleep(0.3)\n"
+        "    atexit.register(time.sleep, 3.5)\n"
         "    raise ValueError('no such column')\n"
         "while not left.exists():\n"
         "    time.sleep(0.01)\n"
