@@ -425,18 +425,18 @@ class JobSupervisor:
         """Return whether `--chaos` ended the rank; of a hang, whether of any rank: of the others all wait for one."""
         if not self.plan.chaos:
             return False
-        said = {gone.rank: list(lines)}
+        said = {gone.rank: set(lines)}
         if gone.hang is not None:
-            said |= {rank: self._rank_lines(place) for rank, place in enumerate(self.world.places)}
-        self._rings.flush()
-        for record in records_of(self.folder.events, "fault_injected", "r*"):
-            if (record.att, record.gen) == (self.attempt, self.generation) and record.rank in said:
-                said[record.rank].append(
-                    f"ett chaos: {record.data.get('fault')}"
-                )  # a long traceback may follow that line
+            said |= {rank: set(self._rank_lines(place)) for rank, place in enumerate(self.world.places)}
         plan = load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt)
         here = {r: plan.for_process(rank=r, attempt=self.attempt, gen=self.generation).faults for r in said}
-        return any(f.may_end_process and f.announcement in said[rank] for rank, faults in here.items() for f in faults)
+        announced = {rank: {f.announcement for f in faults if f.may_end_process} for rank, faults in here.items()}
+        if any(announced[rank] & said[rank] for rank in said):
+            return True
+        self._rings.flush()  # a long traceback may follow that line
+        told = records_of(self.folder.events, "fault_injected", "r*")
+        now = [r for r in told if (r.att, r.gen) == (self.attempt, self.generation)]
+        return any(f"ett chaos: {r.data.get('fault')}" in announced.get(r.rank or 0, ()) for r in now)
 
     def _local_rank(self, gone: RankExit) -> int:
         return self.world.places[gone.rank] if gone.local_rank is None else gone.local_rank
