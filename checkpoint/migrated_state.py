@@ -22,7 +22,7 @@ from ett.checkpoint.restore import load_commit
 from ett.checkpoint.save import SavePlace
 from ett.checkpoint.source import Source
 from ett.checkpoint.state_tree import decode_state
-from ett.checkpoint.table import TableShard
+from ett.checkpoint.table import TableShard, is_copy
 from ett.checkpoint.table_segments import Bytes, Rows, TableSpec
 from ett.checkpoint.training_state import TrainingState
 from ett.errors import ConfigError, RestoreFailed
@@ -50,7 +50,7 @@ def take_over(place: SavePlace, state: TrainingState, source: Source, config: Mi
     reading = replace(place, store=store)
     text = on_rank_zero(place.ranks, lambda: source.read(store).to_bytes().decode())
     commit = parse_commit(text.encode(), commit_name(source.seq))
-    migrated = MigratedState(state, config)
+    migrated = MigratedState(state, config, is_first=place.ranks.rank == 0)
     with ExitStack() as held:
 
         def hold() -> Json:
@@ -82,8 +82,9 @@ def saved_tables(tables: Sequence[TableEntry]) -> list[SavedTable]:
 class MigratedState:
     """What `load_commit` loads into, by the commit's names: `adapted` first."""
 
-    def __init__(self, state: TrainingState, config: MigrateConfig) -> None:
-        self._state, self._config = state, config
+    def __init__(self, state: TrainingState, config: MigrateConfig, *, is_first: bool) -> None:
+        """Args: is_first: of the ranks, of which one reads what is left behind of a table."""
+        self._state, self._config, self._is_first = state, config, is_first
         self._moves: dict[str, TableMove] = {}
         self._plan: MigrationPlan | None = None
         self.shards: dict[str, TableShard] = {}
@@ -92,7 +93,7 @@ class MigratedState:
         """Return the commit without the tables that are left behind. Raises: ConfigError: see `plan_tables`."""
         state, config = self._state, self._config
         specs = {table.spec.name: table.spec for table in commit.tables if table.spec.name not in config.drop}
-        state.follow({config.rename.get(name, name): spec for name, spec in specs.items()})
+        state.follow({config.rename.get(name, name): spec for name, spec in specs.items()}, is_whole=False)
         self._plan = plan_tables(saved_tables(commit.tables), state.model_tables(), config)
         self._moves = {move.saved.name: move for move in self._plan.moves}
         self.shards = {name: state.shards[move.target.name] for name, move in self._moves.items()}
@@ -105,7 +106,11 @@ class MigratedState:
         return self._state.sharded_like()
 
     def owned(self, spec: TableSpec, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return self._state.owned(self._moves[spec.name].target, ids)
+        move = self._moves[spec.name]
+        mask = self._state.owned(move.target, ids)
+        if move.bound:  # what is left behind is read and verified as well: by one rank, and by those that have copies
+            mask[ids >= move.bound] = self._is_first or is_copy(self.shards[spec.name])
+        return mask
 
     def import_rows(self, spec: TableSpec, rows: Rows) -> None:
         move = self._moves[spec.name]

@@ -149,9 +149,11 @@ def _move(table: SavedTable, target: ModelTable, config: MigrateConfig, refused:
     theirs, ours = _columns(saved), _columns(own)
     is_cut = bool(target.bound) and table.max_id >= target.bound
     is_other = target.is_fixed and table.num_rows != target.bound
-    if [name for name, *_ in theirs] != [name for name, *_ in ours] or _dtypes(saved) != _dtypes(own):
+    is_unlike = [name for name, *_ in theirs] != [name for name, *_ in ours] or _dtypes(saved) != _dtypes(own)
+    if is_unlike or (target.is_fixed and saved.dim != own.dim):
         fact = f"table {own.name} has {_layout(own)}, in the commit {saved.name} has {_layout(saved)}"
-        refused += [_Refusal("drop", saved.name, fact), _Refusal("add", own.name, "")]
+        # What is dropped of a model of plain torch is dense then, and named in reset.
+        refused += [_Refusal("drop", saved.name, fact), *([] if target.is_fixed else [_Refusal("add", own.name, "")])]
     elif own.name not in config.resize:
         if theirs != ours:
             refused.append(

@@ -41,6 +41,7 @@ class TorchTable:
         self.lock = TableLock()
         self.tracked_by: RowChanges = NOBODY_TRACKS
         self._imported: dict[str, Tensor] = {}
+        self._comes_whole = True
         self._seen: dict[str, tuple[Tensor, int, int]] = {}
         self._is_stepping = False  # an optimizer changes rows, which it has told
         self._said: set[str] = set()
@@ -64,8 +65,12 @@ class TorchTable:
         if self._described != before:
             self.tracked_by = NOBODY_TRACKS
 
-    def expect(self, saved: TableSpec) -> None:
-        """Prepare for an import of the states that were saved; the live ones do not count."""
+    def expect(self, saved: TableSpec, *, is_whole: bool = True) -> None:
+        """Prepare for an import of the states that were saved; the live ones do not count.
+
+        Args: is_whole: whether every row comes; else those that do not stay as they are.
+        """
+        self._comes_whole = is_whole
         self.states = tuple(StateSpec(name=g.name[6:], dtype=g.dtype, width=g.width) for g in saved.groups[1:])
 
     def take_imported(self) -> dict[str, Tensor]:
@@ -158,8 +163,15 @@ class TorchTable:
         return (ids >= 0) & (ids < len(self.weight))
 
     def begin_import(self, num_rows: int) -> None:
-        num_rows = len(self.weight)
-        self._imported = {s.name: torch.empty(num_rows, s.width, dtype=TORCH_DTYPES[s.dtype]) for s in self.states}
+        self._imported = {state.name: self._room(state) for state in self.states}
+
+    def _room(self, state: StateSpec) -> Tensor:
+        """Return memory for a state; a row of it that does not come has what the optimizer gave it, or zeros."""
+        shape, dtype = (len(self.weight), state.width), TORCH_DTYPES[state.dtype]
+        if self._comes_whole:
+            return torch.empty(shape, dtype=dtype)
+        room, live = torch.zeros(shape, dtype=dtype), self.state_rows().get(state.name)
+        return room if live is None or live.dtype != dtype else room.copy_(_as_rows(live))
 
     def import_rows(self, rows: TableRows) -> None:
         scatter_range(rows.ids, rows, self.weight.detach(), self._imported)

@@ -57,11 +57,14 @@ class TorchTables:
         for table in self.present.values():
             table.settle()
 
-    def expect(self, saved: dict[str, TableSpec]) -> None:
-        """Go on with those of a commit's tables that are embeddings of this model, until the next `settle`."""
+    def expect(self, saved: dict[str, TableSpec], *, is_whole: bool = True) -> None:
+        """Go on with those of a commit's tables that are embeddings of this model, until the next `settle`.
+
+        Args: is_whole: see `TorchTable.expect`.
+        """
         self.present = {name: table for name, table in self._all.items() if name in saved}
         for name, table in self.present.items():
-            table.expect(saved[name])
+            table.expect(saved[name], is_whole=is_whole)
 
     def num_rows(self) -> dict[str, int]:
         """Return how many rows each has, of all that can be tables."""

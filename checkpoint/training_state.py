@@ -120,9 +120,12 @@ class TrainingState:
         """Add rows to this rank's shard."""
         self.shards[spec.name].import_rows(_table_rows(spec, rows))
 
-    def follow(self, saved: dict[str, TableSpec]) -> None:
-        """Take what a commit has as tables for tables, where this model can. Args: saved: by this model's names."""
-        self._torch_tables.expect(saved)
+    def follow(self, saved: dict[str, TableSpec], *, is_whole: bool = True) -> None:
+        """Take what a commit has as tables for tables, where this model can.
+
+        Args: saved: by this model's names. is_whole: whether it has every row of those that always have as many.
+        """
+        self._torch_tables.expect(saved, is_whole=is_whole)
         self._use_tables()
 
     def model_tables(self) -> list[ModelTable]:

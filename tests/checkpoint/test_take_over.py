@@ -175,6 +175,17 @@ def test_what_is_not_named_is_refused_on_every_rank_and_nothing_is_written(
     assert not list((tmp_path / "new").rglob("commits/*"))
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_rows_beyond_the_bound_are_left_behind_once_that_is_named_and_verified_all_the_same(
+    size: int, source: dict[tuple[str, int], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DictShard, "num_rows", 25, raising=False)  # as a table with num_embeddings has it
+    with pytest.raises(ConfigError, match="takes ids below 25, the commit has 40 up to 39"):
+        world(tmp_path / "refused", size, OLD)
+    begun = world(tmp_path / "new", size, OLD, migrate=MigrateConfig(resize=tuple(OLD)))
+    assert all_rows(begun) == {key: row for key, row in source.items() if key[1] < 25}
+
+
 @pytest.mark.usefixtures("source")
 def test_dense_tensors_begin_anew_where_that_is_named_and_their_optimizer_state_with_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dense tensor top\.bias is float32 \[3\], and float32 \[5\] in the model"):
