@@ -41,7 +41,13 @@ def test_with_frozen_embeddings_there_is_little_to_learn(job: LaunchedJob) -> No
 
 @pytest.mark.parametrize(("last", "saved"), [(10, [5, 10]), (12, [5, 10, 12])])
 def test_the_last_step_is_saved_once(job: LaunchedJob, last: int, saved: list[int]) -> None:
-    steps = ("--set", f"train.max_steps={last}", "--set", "checkpoint.interval=5 steps", "--set", "eval.enabled=false")
+    settings = (
+        f"train.max_steps={last}",
+        "checkpoint.interval=5 steps",
+        "checkpoint.stall_budget_s=300",
+        "eval.enabled=false",
+    )
+    steps = [word for setting in settings for word in ("--set", setting)]
     assert job.run("--nproc", "2", *SMALLER, *steps, str(ROOT / "examples" / "criteo.toml")) == 0, job.err
     assert [record.data["step"] for record in job.records("ckpt_commit")] == saved
     assert json.loads((job.job_dir / "result.json").read_text())["step"] == last
