@@ -81,8 +81,14 @@ def resolve(
     plain = {name: asdict(section) for name, section in resolved.items()}
     plain = json.loads(json.dumps(plain))
     names = [f"{section}.{name}" for section, table in plain.items() for name, _ in _plain_leaves(table)]
-    origins = {key: values[key].origin if key in values else "default" for key in names}
+    origins = {key: _origin(key, values) for key in names}
     return ResolvedRecipe(path=str(path), sections=plain, origins=origins)
+
+
+def _origin(key: str, values: Mapping[str, _Value]) -> str:
+    """Return where a value came from; one of a table whose keys a recipe makes up, from where the table did."""
+    given = [name for name in values if key == name or key.startswith(f"{name}.")]
+    return values[given[0]].origin if given else "default"
 
 
 def resolve_telemetry(environ: Mapping[str, str], site: str | Path | None) -> TelemetryConfig:

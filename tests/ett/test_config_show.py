@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ett.cli import run
+from ett.recipe import resolve
 
 RECIPE = Path(__file__).parents[2] / "examples" / "criteo.toml"
 SITE = """\
@@ -88,3 +89,12 @@ def test_a_device_without_an_end_is_refused_as_a_configuration_file(
         args = [*command.split(), "/dev/zero"]
     assert run(args) == 3
     assert "/dev/zero has more than 4 MiB" in capsys.readouterr().err
+
+
+def test_a_table_of_names_that_a_recipe_makes_up_has_its_origin(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text('[checkpoint.migrate]\nposition = "restart"\nrename = { "bags.a" = "bags.b" }\n')
+    found = resolve(path)
+    assert found.sections["checkpoint"]["migrate"]["rename"] == {"bags.a": "bags.b"}
+    assert found.origins["checkpoint.migrate.rename.bags.a"] == f"{path}:3"
+    assert found.origins["checkpoint.migrate.add"] == "default"

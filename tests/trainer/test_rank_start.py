@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +115,21 @@ def test_late_collectives_are_those_of_the_group_once_it_is_joined() -> None:
     late.sum_in_place(words)()
     late.barrier()
     assert len(asked) == 1
+
+
+@pytest.mark.slow
+def test_a_model_is_built_without_what_takes_a_second_to_import() -> None:
+    program = """
+import sys
+from ett.trainer.comm.collectives import LocalCollectives
+from ett.trainer.config import ModelConfig, TrainerConfig
+from ett.trainer.loop import TrainingStep
+from ett.trainer.rank_start import build_model
+for kind in ("dlrm", "dcn_v2"):
+    config = TrainerConfig(model=ModelConfig(kind=kind))
+    TrainingStep(config, build_model(config, LocalCollectives()), LocalCollectives())
+heavy = {"sympy", "torch._dynamo", "torch.distributed.checkpoint", "redis", "tenacity", "pyarrow", "s3fs"}
+sys.exit(", ".join(heavy & set(sys.modules)) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
