@@ -126,9 +126,9 @@ def plan_dense(saved: Mapping[str, str], model: Mapping[str, str], config: Migra
             )
     refused = []
     for name in names:
-        was, now = saved.get(name, "not in the commit"), model.get(name, "not in the model")
-        if was != now and not is_reset[name]:
-            refused.append(_Refusal("reset", name, f"dense tensor {name} is {was}, and {now} in the model"))
+        if saved.get(name) != model.get(name) and not is_reset[name]:
+            where = f"{saved.get(name, 'not')} in the commit, {model.get(name, 'not')} in the model"
+            refused.append(_Refusal("reset", name, f"dense tensor {name} is {where}"))
     _refuse(refused)
     return DenseMove(
         taken=tuple(name for name in names if not is_reset[name]),

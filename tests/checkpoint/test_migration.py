@@ -111,6 +111,7 @@ def test_dense_tensors_that_are_the_same_are_taken_and_others_must_be_named() ->
     ours = {"bottom.weight": "float32 [2, 3]", "top.weight": "float32 [5, 4]", "top.bias": "float32 [5]"}
     with pytest.raises(ConfigError) as raised:
         plan_dense(theirs, ours, MigrateConfig())
+    assert "dense tensor old is float32 [1] in the commit, not in the model" in raised.value.fact
     assert 'reset = ["old", "top.bias", "top.weight"]' in raised.value.do
     move = plan_dense(theirs, ours, MigrateConfig(reset=("top.*", "old")))
     assert (move.taken, move.anew, move.left) == (("bottom.weight",), ("top.bias", "top.weight"), ("old",))

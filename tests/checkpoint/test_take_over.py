@@ -188,7 +188,9 @@ def test_rows_beyond_the_bound_are_left_behind_once_that_is_named_and_verified_a
 
 @pytest.mark.usefixtures("source")
 def test_dense_tensors_begin_anew_where_that_is_named_and_their_optimizer_state_with_them(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"dense tensor top\.bias is float32 \[3\], and float32 \[5\] in the model"):
+    with pytest.raises(
+        ConfigError, match=r"dense tensor top\.bias is float32 \[3\] in the commit, float32 \[5\] in the model"
+    ):
         world(tmp_path / "refused", 1, OLD, top=5)
     ((old, _),) = world(tmp_path / "old", 1, OLD)
     ((new, _),) = world(tmp_path / "new", 1, OLD, top=5, migrate=MigrateConfig(reset=("top.*",)))
