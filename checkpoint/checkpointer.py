@@ -125,7 +125,9 @@ class Checkpointer:
             is_shared = self._tier.is_shared
             self._place = replace(self._place, store=self._tier.local, is_shared=is_shared, is_buffer=True)
         pool = StagingPool(config.staging_bytes) if config.background else None
-        self._tables = TableSaves(policy, config.policy, self._state, present, self._place.clock, pool=pool)
+        self._tables = TableSaves(
+            policy, config.policy, self._state, present, self._place.clock, pool=pool, max_live=config.max_live
+        )
         # Where the part of a save is done that training does not wait for.
         self._beside = replace(self._place, ranks=present.beside()) if config.background else None
         self._running: BackgroundSave | None = None

@@ -12,6 +12,7 @@ from ett.checkpoint.store_uri import check_uri
 from ett.errors import ConfigError
 
 SMALLEST_STAGING = 32 << 20
+SMALLEST_MAX_LIVE = 1.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +28,9 @@ class CheckpointConfig:
     # What a save writes (docs/checkpoint_policy.md): of tables that say what changes less than every row, or "full".
     policy: Literal["full", "adaptive", "incremental", "differential", "check_n_run"] = "adaptive"
     max_chain: int = 32  # saves between two of every row, at most
+    # Most bytes that a commit lists of a table, over those of its rows: where changes would bring them above, the whole
+    # table is written again, so that what a restore reads is bounded. 0: whenever the policy finds it cheapest.
+    max_live: float = 0.0
     # Write while training goes on (docs/checkpoint_capture.md): rows that change before they are written are kept.
     # Tables that do not say what changes are written while it waits.
     background: bool = True
@@ -57,6 +61,10 @@ class CheckpointConfig:
             raise ConfigError(f"checkpoint.buffer_bytes is {self.buffer_bytes}", expected="at least 1")
         if not self.buffer_wait_s > 0:
             raise ConfigError(f"checkpoint.buffer_wait_s is {self.buffer_wait_s}", expected="seconds above zero")
+        if self.max_live and self.max_live < SMALLEST_MAX_LIVE:
+            raise ConfigError(
+                f"checkpoint.max_live is {self.max_live}", expected=f"at least {SMALLEST_MAX_LIVE}, such as 1.5, or 0"
+            )
         if not 1 <= self.restore_reads <= 256:
             raise ConfigError(f"checkpoint.restore_reads is {self.restore_reads}", expected="1 to 256")
         if self.keep_last < 1:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 # A session reads keys from files and the environment once; one that is older is replaced before the next file.
 SESSION_S = 300.0
+PIECE_BYTES = 1 << 20  # of an answer, at most; as a rule there is less of it
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "RequestExpired", "TokenRefreshRequired"}
 _MISSING = {"NoSuchKey", "NoSuchUpload", "404"}
 _TRANSIENT = {"RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable", "BadDigest", "IncompleteBody"}
@@ -42,6 +43,10 @@ class RetryPolicy:
 
 class Transient(Exception):
     """A request that may be sent again; whether it was carried out is not known."""
+
+
+class PastTheEnd(Exception):
+    """A range that begins where the object has ended."""
 
 
 class Taken(FileExistsError):
@@ -101,8 +106,8 @@ class S3Client:
     async def send(self, method: str, **arguments: Any) -> Any:
         """Send one request once.
 
-        Raises: Transient. Taken: a condition does not hold. FileNotFoundError. AccessDenied. Unreachable: refused for
-            good. ConfigError: there is no such bucket.
+        Raises: Transient. Taken: a condition does not hold. PastTheEnd. FileNotFoundError. AccessDenied. Unreachable:
+            refused for good. ConfigError: there is no such bucket.
         """
         import aiohttp
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
@@ -128,6 +133,28 @@ class S3Client:
             raise Transient(f"the answer is {len(data)} bytes, not {length}")
         return data
 
+    async def body_into(self, answer: Any, target: memoryview) -> None:
+        """Put the body of a get_object where it belongs, as it comes: it is never whole in other memory.
+
+        Raises: Transient: it was cut, or longer, or the connection broke.
+        """
+        import aiohttp
+        from botocore.exceptions import BotoCoreError
+
+        done = 0
+        try:
+            while piece := await answer["Body"].read(PIECE_BYTES):
+                if done + len(piece) > len(target):
+                    raise Transient(f"the answer is longer than {len(target)} bytes")
+                target[done : done + len(piece)] = piece
+                done += len(piece)
+        except (OSError, aiohttp.ClientError, BotoCoreError) as err:
+            raise Transient(f"the answer broke off: {type(err).__name__}") from err
+        finally:
+            answer["Body"].close()
+        if done != len(target):
+            raise Transient(f"the answer is {done} bytes, not {len(target)}")
+
     def refresh(self) -> None:
         """Have the credentials read anew if the session is old; called before each file."""
         if time.monotonic() - self._since > SESSION_S:
@@ -139,6 +166,8 @@ class S3Client:
             return Taken(f"{place}: {text}", is_race=False)
         if status == 409:
             return Taken(f"{place}: {text}", is_race=True)
+        if status == 416 or code == "InvalidRange":
+            return PastTheEnd(f"{place}: {text}")
         if code == "NoSuchBucket":
             return ConfigError(
                 f"there is no bucket {self.bucket}", do="create it, or correct checkpoint.uri", code="F004"

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import xxhash
 
 from ett.checkpoint.file_hash import file_hash
-from ett.checkpoint.s3_client import RetryPolicy, S3Client, Taken, Transient
+from ett.checkpoint.s3_client import PastTheEnd, RetryPolicy, S3Client, Taken, Transient
 from ett.checkpoint.store import Entry
 from ett.errors import ConfigError, Unreachable
 
@@ -32,7 +32,7 @@ _UPLOAD_ID = "?upload="
 
 
 class S3Reader:
-    """The store is asked for the size when that is first looked at; whoever never does reads within it."""
+    """The store is asked for the size when that is first looked at; who knows it costs one request less."""
 
     def __init__(self, store: S3Store, name: str) -> None:
         self._store, self._name = store, name
@@ -42,10 +42,9 @@ class S3Reader:
         return self._store.size(self._name)
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        length = max(0, min(len(target), self.size - offset)) if "size" in self.__dict__ else len(target)
-        if length:
-            self._store.read_range(self._name, offset, target[:length])
-        return length
+        if "size" in self.__dict__:
+            target = target[: max(0, self.size - offset)]
+        return self._store.read_range(self._name, offset, target) if len(target) else 0
 
 
 class S3Store:
@@ -106,23 +105,29 @@ class S3Store:
     def open(self, name: str) -> Iterator[S3Reader]:
         yield S3Reader(self, name)
 
-    def read_range(self, name: str, offset: int, target: memoryview) -> None:
-        """Fill `target` from `offset`, in parts at once."""
+    def read_range(self, name: str, offset: int, target: memoryview) -> int:
+        """Fill `target` from `offset`, in parts at once; return the bytes that there were."""
         starts = range(0, len(target), PART_BYTES)
 
-        async def part(start: int) -> None:
+        async def part(start: int) -> int:
             piece = target[start : start + PART_BYTES]
             first = offset + start
 
-            async def fetch() -> bytes:
+            async def fetch() -> int:
                 where = f"bytes={first}-{first + len(piece) - 1}"
-                answer = await self.client.send("get_object", Key=self._key(name), Range=where)
-                return await self.client.body(answer, len(piece))
+                try:
+                    answer = await self.client.send("get_object", Key=self._key(name), Range=where)
+                except PastTheEnd:
+                    return 0
+                size = int(answer["ContentRange"].rpartition("/")[2])
+                length = min(len(piece), size - first)
+                await self.client.body_into(answer, piece[:length])
+                return length
 
             async with self._slot("read"):
-                piece[:] = await self.client.attempt(fetch, f"read {self._place(name)} at byte {first}")
+                return await self.client.attempt(fetch, f"read {self._place(name)} at byte {first}")
 
-        self.client.run(lambda: _gather([part(start) for start in starts]))
+        return sum(self.client.run(lambda: _gather([part(start) for start in starts])))
 
     def size(self, name: str) -> int:
         return int(self.client.run(lambda: self.client.request("head_object", Key=self._key(name)))["ContentLength"])

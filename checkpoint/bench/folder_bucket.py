@@ -40,6 +40,9 @@ def _handler(root: Path) -> type[BaseHTTPRequestHandler]:
             with open(path, "rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 first, last = _range(self.headers.get("Range", ""), size)
+                if "Range" in self.headers and first >= size:
+                    self._answer(416, b"<Error><Code>InvalidRange</Code></Error>")
+                    return
                 self.send_response(206 if "Range" in self.headers else 200)
                 self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
                 self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")

@@ -52,7 +52,7 @@ def measure(url: str, file: Path) -> dict[str, dict[str, float]]:
         for start, part in zip(starts, parts, strict=True):
             target[start : start + PART_BYTES] = np.frombuffer(part, np.uint8)
 
-    actions: dict[str, tuple[Callable[[str], None], Callable[[str], None]]] = {
+    actions: dict[str, tuple[Callable[[str], None], Callable[[str], object]]] = {
         "s3fs": (lambda name: ours.put_file(name, file, "h"), lambda name: ours.read_range(name, 0, target.data)),
         "obstore": (put_theirs, get_theirs),
     }
@@ -76,7 +76,7 @@ def measure(url: str, file: Path) -> dict[str, dict[str, float]]:
     }
 
 
-def _cost(action: Callable[[str], None], name: str) -> tuple[float, float]:
+def _cost(action: Callable[[str], object], name: str) -> tuple[float, float]:
     busy_s, began = time.process_time(), time.perf_counter()
     action(name)
     return time.perf_counter() - began, time.process_time() - busy_s

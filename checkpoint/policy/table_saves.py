@@ -21,9 +21,10 @@ from ett.checkpoint.digest import combine
 from ett.checkpoint.failure_history import FailureHistory
 from ett.checkpoint.policy.measured_rates import MeasuredRates
 from ett.checkpoint.policy.save_policy import Adaptive, Full, Policy
-from ett.checkpoint.policy.table_chain import TableChain, decide, live_files
+from ett.checkpoint.policy.table_chain import END_OF_IDS, Decision, TableChain, decide, live_files
 from ett.checkpoint.policy.tracked_rows import NO_IDS, TrackedRows
 from ett.checkpoint.ranks import Ranks, gather_or_raise
+from ett.checkpoint.segment import ALIGNMENT
 from ett.checkpoint.stall_budget import Patience
 from ett.checkpoint.table_segments import Ids, TableFile
 from ett.checkpoint.table_writer import RowsToWrite, WrittenTable
@@ -35,6 +36,7 @@ from ett.errors import EttError
 log = logging.getLogger(__name__)
 _SAMPLE = 256  # ids of a rank from which the ends of parts are chosen
 _PRIOR_INTERVAL_S = 60.0
+_ID_BYTES = 8  # in a file, at most; as a rule two
 
 
 class TableSaves:
@@ -53,9 +55,14 @@ class TableSaves:
         clock: Clock,
         *,
         pool: StagingPool | None = None,
+        max_live: float = 0.0,
     ) -> None:
-        """Args: pool: for rows that change before they are written; None: none do, training waits."""
+        """Args:
+        pool: for rows that change before they are written; None: none do, training waits.
+        max_live: of the rows that a commit lists, over the table's; 0: any.
+        """
         self.policy_name = name
+        self._max_live = max_live
         self.state = state
         self._policy, self._ranks, self._clock, self._pool = policy, ranks, clock, pool
         self._tracked: dict[str, TrackedRows] = {}
@@ -264,12 +271,36 @@ class TableSaves:
         votes = []
         for table in self._tracked.values():
             own = table.decision = decide(self._policy, table.chain, cost, table.tracker.counter.population())
-            votes.append([table.num_rows, own.base.start, own.base.stop, own.credit])
+            votes.append([table.num_rows, own.base.start, own.base.stop, own.credit, table.num_due])
         by_rank = ranks.gather(votes)
-        for number, table in enumerate(self._tracked.values()):
-            _, first, end, credit = max((votes[number] for votes in by_rank), key=lambda vote: int(vote[0]))
+        for number, (name, table) in enumerate(self._tracked.items()):
+            of_table = [votes[number] for votes in by_rank]
+            _, first, end, credit, _ = max(of_table, key=lambda vote: int(vote[0]))
             assert table.decision is not None
-            table.make_plan(replace(table.decision, base=range(first, end), credit=credit))
+            agreed = replace(table.decision, base=range(first, end), credit=credit)
+            shares = [(int(vote[0]), int(vote[4])) for vote in of_table]
+            table.make_plan(self._bounded(agreed, table, self._live.get(name, ()), shares))
+
+    def _bounded(
+        self, decision: Decision, table: TrackedRows, live: Sequence[TableFile], shares: Sequence[tuple[int, int]]
+    ) -> Decision:
+        """Return a decision for a base of the whole table where the one made would list too many bytes.
+
+        Args: shares: rows, and rows that are due, of each rank. On every rank alike.
+        """
+        chain = table.chain
+        if not self._max_live or not chain.ages:
+            return decision
+        after = chain.after(decision, END_OF_IDS, 0.0)
+        kept = sum(file.stored.bytes for file in live_files(after, live, (), kept_hot_seq=table.kept_hot_seq))
+        num_rows, num_due = (sum(column) for column in zip(*shares, strict=True))
+        num_new = num_rows * len(decision.base) // chain.num_parts + num_due
+        row_bytes = table.spec.row_bytes
+        # A base, a hot and a cold file of each rank, whose sections are aligned.
+        kept += len(shares) * 3 * (len(table.spec.groups) + 3) * ALIGNMENT
+        if kept + num_new * (row_bytes + _ID_BYTES) <= self._max_live * num_rows * row_bytes:
+            return decision
+        return replace(decision, base=range(chain.num_parts), credit=chain.stagger - chain.num_parts / 2)
 
     def _rows_of(self, table: TrackedRows) -> Iterator[RowsToWrite]:
         plan, capture = table.plan, table.capture

@@ -64,6 +64,11 @@ class TrackedRows:
         """List what was frozen."""
         self.changes = self.tracker.changes(self._ids_of_slots)
 
+    @property
+    def num_due(self) -> int:
+        """Return how many rows have changed, or are held by the live hot files; more are in no hot or cold file."""
+        return 0 if self.changes is None else len(self.changes.ids)
+
     def make_plan(self, decision: Decision) -> None:
         assert self.changes is not None
         self.decision = decision

@@ -63,7 +63,8 @@ class _Bench:
         return self.plan[f"quick_{key}" if self.quick else key]
 
     def job(self, policy: str, **more: Any) -> ZipfJob:
-        fields = {"policy": policy, **more}
+        bound = {"max_live": self.recipe["max_live"]} if policy == OURS else {}
+        fields = {"policy": policy, **bound, **more}
         return ZipfJob(self.folder / policy, self.recipe, self.sized("rows"), self.plan["checkpoints"], fields)
 
     def model(self) -> ZipfModel:
@@ -218,7 +219,8 @@ def _growth(bench: _Bench) -> tuple[list[Measured], Detail]:
         name="live_bytes_vs_base",
         unit="",
         samples=[worst],
-        reason=f"what a commit lists of all tables, the most of {len(listed)}: of commit {listed.index(worst) + 1}",
+        reason=f"checkpoint.max_live = {bench.recipe['max_live']}; bytes that a commit lists of tables, the most of "
+        f"{len(listed)}: of commit {listed.index(worst) + 1}",
     )
     detail = {
         "seconds": {number: [round(one.seconds, 3) for one in taken] for number, taken in took.items()},

@@ -154,3 +154,74 @@ def test_an_export_is_a_checkpoint_folder_of_its_own(saved: JobFolder, tmp_path:
     assert start is not None
     assert (start.step, start.cursor) == (20, 160)
     assert not saved.events.exists()
+
+
+def damage_newest_segment(folder: Path) -> None:
+    """Flip a bit that no size shows."""
+    newest = max(folder.glob("dense/*/*.distcp"), key=lambda path: path.stat().st_mtime_ns)
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+
+
+def test_plan_asks_nothing_and_starts_nothing(saved: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["restore", "ctr", "--plan", "--yes"]) == 0
+    said = capsys.readouterr().out
+    assert "step 30, 240 samples consumed" in said
+    assert "ett launch --job ctr-7f3a" in said
+    assert not saved.events.exists()
+
+
+def test_a_plan_of_a_running_job_can_be_seen(saved: JobFolder) -> None:
+    lease = Lease(saved)
+    assert run(["restore", "ctr", "--plan"]) == 0
+    lease.release()
+
+
+def test_another_world_size_is_in_the_plan(saved: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["restore", "ctr", "--plan", "--world-size", "5", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert (data["world_size"], data["saved_world_size"], data["nproc"]) == (5, 1, 5)
+    assert data["launch"] == "ett launch --job ctr-7f3a --nproc 5"
+
+
+def test_only_a_deeper_check_finds_a_flipped_bit(saved: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    damage_newest_segment(saved.checkpoints)
+    assert plan_restore(saved, None).step == 30
+    for level in ("hash", "load"):
+        assert run(["restore", "ctr", "--plan", "--verify", level, "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert (printed["data"]["step"], printed["data"]["level"]) == (20, level)
+        assert printed["data"]["fallback_from"] is not None
+        assert "passed over" in printed["warnings"][0]
+    assert run(["restore", "ctr", "--plan", "--verify", "hash", "--step", "30"]) == 8
+    assert "does not match its checksum" in capsys.readouterr().err
+
+
+def test_a_folder_has_a_plan_and_no_launch(saved: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = str(saved.checkpoints)
+    assert run(["restore", uri, "--plan", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert (data["job"], data["uri"], data["step"]) == ("", uri, 30)
+    assert run(["restore", uri]) == 2
+    assert "--plan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["checkpoint", "torch", "safetensors"])
+def test_a_copy_of_a_damaged_newest_is_of_the_one_before(
+    saved: JobFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    damage_newest_segment(saved.checkpoints)
+    argv = ["restore", str(saved.checkpoints), "--to", str(tmp_path / "out"), "--into", form, "--json"]
+    assert run(argv) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["data"]["step"], printed["data"]["form"]) == (20, form)
+    assert "passed over" in printed["warnings"][0]
+    assert printed["data"]["num_files"] > 0
+    assert (tmp_path / "out").is_dir()
+
+
+def test_a_form_needs_a_folder(saved: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["restore", "ctr", "--into", "torch"]) == 2
+    assert "--to DIR" in capsys.readouterr().err
+    assert run(["restore", "ctr", "--to", "out", "--world-size", "2"]) == 2
