@@ -92,11 +92,11 @@ class CampaignJob:
             code=code,
             err=(self._home / "err").read_text(errors="replace"),
             job_dir=self.job_dir,
-            facts=same_facts(self._asked("checkpoint", "show", NAME)),
+            facts=same_facts(self._asked("checkpoint", "show", NAME, "--digest")),
             losses=metrics.read_text() if metrics.exists() else "",
             report=self._asked("report", NAME),
             lives_s={att: (life.first_ns / 1e9, life.last_ns / 1e9) for att, life in observer.lives.items()},
-            tolerance_s=max(poll_s, observer.longest_gap_ns / 1e9) + poll_s,
+            tolerance_s=2 * max(poll_s, observer.longest_gap_ns / 1e9),  # a poll of the observer and one of ours
             wall_s=wall_s,
         )
 

@@ -21,7 +21,8 @@ def wrongs(ended: Ended, whole: Ended, num_failures: int, *, is_other_host: bool
         is_other_host: the job began on a host that is gone with its log, and went on at a checkpoint.
     """
     if ended.code != 0:
-        return [f"it ended with code {ended.code}: {' / '.join(ended.err.splitlines()[-3:])}"]
+        named = [line for line in ended.err.splitlines() if line.startswith(("error[", "ett: "))]
+        return [f"it ended with code {ended.code}: {' / '.join(named[-3:])}"]
     if is_other_host and ended.losses:
         lines = whole.losses.splitlines(keepends=True)
         whole = replace(whole, losses="".join(lines[len(lines) - len(ended.losses.splitlines()) :]))

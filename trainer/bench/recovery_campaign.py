@@ -86,7 +86,8 @@ class Campaign:
         ended = self._job(f"{folder}/other", is_own_host=True).run(settings, (), self.poll_s)
         if did_happen and ended.records("restore"):
             return ended
-        return replace(ended, code=-1, err=f"{ended.err}\nno host was lost, or the other one had nothing to go on from")
+        said = "ett: no host was lost, or the other one had nothing to go on from"
+        return replace(ended, code=ended.code or -1, err=f"{ended.err}\n{said}")
 
     def _job(self, name: str, *, is_own_host: bool = False) -> CampaignJob:
         recipe = self.scratch / "job.toml"
