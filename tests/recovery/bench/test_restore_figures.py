@@ -79,3 +79,27 @@ def test_a_folder_is_read_as_a_bucket_through_the_proxy(tmp_path: Path) -> None:
             assert reader.read_into(255_900, memoryview(target)) == 100
         with pytest.raises(FileNotFoundError):
             store.read("c")
+
+
+@pytest.mark.slow
+def test_every_figure_of_restores_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = {"quick_rows": ROWS, "quick_rounds": 1}
+    plan = {
+        **RECIPE,
+        "disk": {**RECIPE["disk"], **sizes, "checkpoints": 2},
+        "growth": {**RECIPE["growth"], **sizes, "first": 2, "checkpoints": 4},
+        "capped": {**RECIPE["capped"], **sizes, "checkpoints": 3, "quick_restores": [3]},
+    }
+    said: list[str] = []
+    figures, detail = restore_figures.restore_figures({"restore": plan}, True, said.append)
+    assert {figure.name for figure in figures} == {
+        "restore_vs_disk",
+        "restore_vs_check_n_run_capped_store",
+        "restore_vs_incremental_capped_store",
+        "restore_growth_10_to_200_checkpoints",
+        "live_bytes_vs_base",
+    }
+    assert all(figure.value is not None and figure.value > 0 for figure in figures)
+    assert detail.keys() == {"restore_disk", "restore_capped", "restore_growth"}
+    assert len(said) == 3 and not list(tmp_path.iterdir())
