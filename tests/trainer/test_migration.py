@@ -61,7 +61,7 @@ def begin(home: Path, monkeypatch: pytest.MonkeyPatch, source: str = "old") -> N
 def test_an_unchanged_model_trains_what_the_other_job_would_have(
     home: Path, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undisturbed = live(tmp_path / "undisturbed", "train.max_steps=9")
+    undisturbed = live(tmp_path / "undisturbed", "train.max_steps=9", f"checkpoint.policy={policy}")
     begin(home, monkeypatch)
     for attempt, max_steps in ((1, 7), (2, 9)):
         found = live(tmp_path / "new", f"train.max_steps={max_steps}", f"checkpoint.policy={policy}", attempt=attempt)
