@@ -20,6 +20,7 @@ import ett
 from ett.checkpoint.at_exit import end_with_program
 from ett.checkpoint.background_save import BackgroundSave
 from ett.checkpoint.canonical_json import Json
+from ett.checkpoint.capture.boundary_rows import device_staging
 from ett.checkpoint.capture.staging_pool import StagingPool
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_choice import Planned
@@ -125,8 +126,16 @@ class Checkpointer:
             is_shared = self._tier.is_shared
             self._place = replace(self._place, store=self._tier.local, is_shared=is_shared, is_buffer=True)
         pool = StagingPool(config.staging_bytes) if config.background else None
+        device = device_staging(config.staging_bytes, config.device_staging_bytes) if config.background else None
         self._tables = TableSaves(
-            policy, config.policy, self._state, present, self._place.clock, pool=pool, max_live=config.max_live
+            policy,
+            config.policy,
+            self._state,
+            present,
+            self._place.clock,
+            pool=pool,
+            device=device,
+            max_live=config.max_live,
         )
         # Where the part of a save is done that training does not wait for.
         self._beside = replace(self._place, ranks=present.beside()) if config.background else None

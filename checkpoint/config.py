@@ -35,6 +35,7 @@ class CheckpointConfig:
     # Tables that do not say what changes are written while it waits.
     background: bool = True
     staging_bytes: int = 512 << 20  # of each rank, for those rows; where it is full training waits (counts as stall)
+    device_staging_bytes: int = 256 << 20  # of each rank's device, for such rows of tables that are there, on their way
     # Lossy: float32 weights of tables in so many bits an element, optimizer states as they are; 0 loses nothing.
     quantise: Literal[0, 4, 8] = 0
     quantise_tables: dict[str, Literal[0, 4, 8]] = field(default_factory=dict)  # by name, for tables that differ
@@ -52,6 +53,11 @@ class CheckpointConfig:
         if self.staging_bytes < SMALLEST_STAGING:
             raise ConfigError(
                 f"checkpoint.staging_bytes is {self.staging_bytes}",
+                expected=f"at least {SMALLEST_STAGING}: some rows of each table",
+            )
+        if self.device_staging_bytes < SMALLEST_STAGING:
+            raise ConfigError(
+                f"checkpoint.device_staging_bytes is {self.device_staging_bytes}",
                 expected=f"at least {SMALLEST_STAGING}: some rows of each table",
             )
         _check_bits("quantise", self.quantise)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.canonical_json import Json, seal
-from ett.checkpoint.capture.row_capture import CaptureCounts
+from ett.checkpoint.capture.capture_counts import CaptureCounts
 from ett.checkpoint.commit import Commit, TableEntry, commit_name, parse_commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.dense_entry import DenseEntry
@@ -197,6 +197,7 @@ def _write_untracked(place: SavePlace, tables: TableSaves, begun: _Begun) -> Non
 def _write_part(place: SavePlace, tables: TableSaves, begun: _Begun) -> Json:
     """Write this rank's segments and dense files, then its fragment, which says that they are all there."""
     rank, taken, plan, written = place.ranks.rank, begun.taken, begun.plan, begun.boundary.written
+    place.staging.bring()
     with DenseSave(place.store, place.ranks, _identity(place, plan, "dense"), taken.dense, written) as dense_save:
         found = _write_rows(place, tables.tracked_rows(), plan, written)
         entries, shares = tables.entries([*begun.untracked, *found])

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ett.checkpoint.canonical_json import Json
-from ett.checkpoint.capture.row_capture import CaptureCounts, sum_of
+from ett.checkpoint.capture.capture_counts import CaptureCounts, sum_of
 from ett.checkpoint.commit import TableEntry
 from ett.checkpoint.table_segments import TABLE_KINDS
 

@@ -1,4 +1,8 @@
-"""Host memory that the dense state is copied into at a step boundary, so that training may go on at once."""
+"""Memory that the dense state is copied into at a step boundary, so that training may go on at once.
+
+What is on a device is copied there, in the order of its stream, which nobody waits for; whoever writes brings it to the
+host.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +29,52 @@ class StagingArea:
 
     def __init__(self) -> None:
         self._memory: dict[str, Tensor] = {}
+        self._copies: dict[str, Tensor] = {}  # on devices
+        self._coming: dict[torch.device, tuple[torch.cuda.Event, dict[str, Tensor]]] = {}
 
     @torch.no_grad()
     def stage(self, tensors: Mapping[str, Tensor]) -> dict[str, StagedPart]:
-        """Copy this rank's parts, those on a device too, and return when that is done.
+        """Copy this rank's parts; those on a device are on the host after `bring`.
 
         What the call before returned is overwritten. Raises: ConfigError: a tensor that cannot be stored.
         """
-        staged, devices = {}, set()
+        staged, self._coming = {}, {}
+        on_device: dict[torch.device, list[tuple[str, Tensor]]] = {}
         for name, tensor in tensors.items():
             dtype_name(tensor, name)
             part = local_part(tensor).detach()
             memory = self._memory_for(name, part)
-            memory.copy_(part, non_blocking=True)
-            if part.is_cuda:
-                devices.add(part.device)
             staged[name] = StagedPart(memory, local_box(tensor))
-        for device in devices:
-            torch.cuda.current_stream(device).synchronize()
+            if part.is_cuda:
+                on_device.setdefault(part.device, []).append((name, part))
+            else:
+                memory.copy_(part)
+        for device, parts in on_device.items():
+            copies = {name: self._copy_for(name, part) for name, part in parts}
+            torch._foreach_copy_(list(copies.values()), [part for _, part in parts])
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record(torch.cuda.current_stream(device))
+            self._coming[device] = (copied, copies)
         self._memory = {name: part.values for name, part in staged.items()}
+        self._copies = {name: copy for _, copies in self._coming.values() for name, copy in copies.items()}
         return staged
+
+    def bring(self) -> None:
+        """Have what was staged on the host, from devices too; by any thread, once after each `stage`."""
+        for device, (copied, copies) in self._coming.items():
+            stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+            stream.wait_event(copied)
+            with torch.cuda.stream(stream):
+                for name, copy in copies.items():
+                    self._memory[name].copy_(copy, non_blocking=True)
+            stream.synchronize()
+        self._coming = {}
+
+    def _copy_for(self, name: str, part: Tensor) -> Tensor:
+        known = self._copies.get(name)
+        if known is not None and (known.shape, known.dtype, known.device) == (part.shape, part.dtype, part.device):
+            return known
+        return torch.empty(part.shape, dtype=part.dtype, device=part.device)
 
     def _memory_for(self, name: str, part: Tensor) -> Tensor:
         known = self._memory.get(name)

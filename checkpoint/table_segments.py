@@ -37,6 +37,10 @@ class TableSpec:
         return sum(group.row_bytes for group in self.groups)
 
     @property
+    def group_bytes(self) -> tuple[int, ...]:
+        return tuple(group.row_bytes for group in self.groups)
+
+    @property
     def block_rows(self) -> int:
         return max(256, 1 << (BLOCK_BYTES // self.groups[0].row_bytes).bit_length() - 1)
 

@@ -9,15 +9,13 @@ read it, or when it is not wanted.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
 
-from ett.checkpoint.capture.staged_ids import StagedIds
-from ett.checkpoint.capture.staging_pool import BLOCK_BYTES, StagingPool
+from ett.checkpoint.capture.capture_counts import CaptureCounts
+from ett.checkpoint.capture.staged_rows import StagedRows
+from ett.checkpoint.capture.staging_pool import StagingPool
 from ett.checkpoint.policy.row_map import RowMap
 from ett.checkpoint.stall_budget import Patience, over_budget
 from ett.checkpoint.table_segments import Bytes, Ids, TableSpec
@@ -27,36 +25,8 @@ from ett.clock import Clock
 from ett.errors import CorruptState, EttError, Unreachable
 
 Path = Literal["prefetch", "guard"]
-_ALIGNED = 64  # bytes, of each column of a block
 _SWEPT_BYTES = 1 << 20  # that are read within the lock at once: training may wait for it
 _WAIT_S = 0.1  # for room, before it is looked whether the save is still going on
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CaptureCounts:
-    """Rows by the way that their values went, and for how long training waited for staging memory."""
-
-    prefetch: int = 0
-    guard: int = 0
-    sweep: int = 0
-    waited_s: float = 0.0
-    staged_bytes: int = 0  # of staging memory, lent at once at most since training began
-
-
-def sum_of(counts: Iterable[CaptureCounts]) -> CaptureCounts:
-    sums = {f.name: 0 for f in fields(CaptureCounts)}
-    for each in counts:
-        sums = {name: value + getattr(each, name) for name, value in sums.items()}
-    return CaptureCounts(**sums)
-
-
-def can_be_staged(spec: TableSpec) -> bool:
-    """Return whether a row fits into a block."""
-    return rows_of_block(spec) > 0
-
-
-def rows_of_block(spec: TableSpec) -> int:
-    return (BLOCK_BYTES - _ALIGNED * len(spec.groups)) // spec.row_bytes
 
 
 class RowCapture:
@@ -76,14 +46,10 @@ class RowCapture:
         """Args: read: copies rows as they are now, by ids, ascending. num_slots: of the table. patience: of all tables,
         with staging memory that is full; then the save fails, and training goes on.
         """
-        self._spec, self._table, self._read, self._pool, self._clock = spec, table, read, pool, clock
+        self._spec, self._table, self._read, self._clock = spec, table, read, clock
         self._settled = RowMap(num_slots)
         self._others = RowMap(num_slots)  # that are not wanted
-        self._staged = StagedIds()
-        self._block_rows = rows_of_block(spec)
-        self._open, self._filled = -1, 0  # the block that rows go to, and how many it has
-        self._unread: dict[int, int] = {}  # rows that the writer has not taken, of each block
-        self._counting = threading.Lock()  # of _unread
+        self._staged = StagedRows(spec.group_bytes, pool)
         self._num = {"prefetch": 0, "guard": 0, "sweep": 0}
         self._waited_ns = 0
         self._patience = patience
@@ -106,7 +72,7 @@ class RowCapture:
         """
         left = self._settled.unmarked(slots)
         while len(left) and not self.is_over:
-            room = self._room()
+            room = self._staged.room()
             if not room:
                 if path == "prefetch":
                     return
@@ -159,9 +125,7 @@ class RowCapture:
     def close(self) -> None:
         """Keep nothing any more; within the table's lock."""
         self.is_over = True
-        with self._counting:
-            blocks, self._unread = list(self._unread), {}
-        self._pool.give_back(blocks)
+        self._staged.close()
 
     def _sweep(self, ids: Ids, columns: tuple[Bytes, ...]) -> None:
         with self._table.lock.patiently():
@@ -180,68 +144,21 @@ class RowCapture:
             return
         for column, part in zip(columns, live, strict=True):
             column[at] = part
-        self._unstage(np.flatnonzero(places >= 0), places[places >= 0], columns)
-
-    def _unstage(self, at: Ids, places: Ids, columns: tuple[Bytes, ...]) -> None:
-        """Copy staged rows to where they are wanted; their memory is free afterwards."""
-        blocks, rows = np.divmod(places, self._block_rows)
-        for column, staged in zip(columns, self._columns(), strict=True):
-            column[at] = staged[blocks, rows]
-        numbers, taken = np.unique(blocks, return_counts=True)
-        empty = []
-        with self._counting:
-            for number, count in zip(numbers.tolist(), taken.tolist(), strict=True):
-                self._unread[number] -= count
-                if not self._unread[number] and number != self._open:
-                    del self._unread[number]
-                    empty.append(number)
-        self._pool.give_back(empty)
-
-    def _room(self) -> int:
-        """Return how many rows can be staged now, in one block."""
-        if self._open >= 0 and self._filled < self._block_rows:
-            return self._block_rows - self._filled
-        number = self._pool.take()
-        if number is None:
-            return 0
-        with self._counting:
-            full, self._open, self._filled = self._open, number, 0
-            is_empty = full >= 0 and not self._unread[full]
-            if is_empty:
-                del self._unread[full]
-            self._unread[number] = 0
-        self._pool.give_back([full] if is_empty else [])
-        return self._block_rows
+        self._staged.take(np.flatnonzero(places >= 0), places[places >= 0], columns)
 
     def _stage(self, slots: Slots, ids: Ids) -> None:
         if not (ids[1:] > ids[:-1]).all():
             order = np.argsort(ids)
             slots, ids = slots[order], ids[order]
-        rows = slice(self._filled, self._filled + len(ids))
         try:
-            self._read(ids, tuple(staged[self._open, rows] for staged in self._columns()))
+            self._staged.put(ids, lambda columns: self._read(ids, columns))
         except EttError as err:
             self.give_up(err)
             return
         except OSError as err:
             self.give_up(Unreachable(f"a row of table {self._spec.name} could not be read: {err}", code="S003"))
             return
-        self._staged.put(ids, self._open * self._block_rows + self._filled)
         self._settled.mark(slots)
-        self._filled += len(ids)
-        with self._counting:
-            self._unread[self._open] += len(ids)
-
-    def _columns(self) -> list[Bytes]:
-        """Return the pool's memory as rows of this table: uint8 [blocks, rows of a block, row_bytes] a group."""
-        found, begin, blocks = [], 0, self._pool.blocks
-        for group in self._spec.groups:
-            size = self._block_rows * group.row_bytes
-            part = blocks[:, begin : begin + size]
-            shape, strides = (len(blocks), self._block_rows, group.row_bytes), (blocks.strides[0], group.row_bytes, 1)
-            found.append(np.lib.stride_tricks.as_strided(part, shape, strides))
-            begin += -(-size // _ALIGNED) * _ALIGNED
-        return found
 
     def _wait(self) -> None:
         if self._patience.left_s <= 0:
@@ -250,7 +167,7 @@ class RowCapture:
             return
         began_ns = self._clock.mono_ns()
         with self._table.lock.let_go():
-            self._pool.wait(min(_WAIT_S, self._patience.left_s))
+            self._staged.pool.wait(min(_WAIT_S, self._patience.left_s))
         took_ns = self._clock.mono_ns() - began_ns
         self._waited_ns += took_ns
         self._patience.left_s -= took_ns / 1e9

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace py = pybind11;
 
@@ -65,6 +66,21 @@ int64_t count(Address words_at, int64_t num_words) {
   return total;
 }
 
+// Replaces each byte by what `next` (256 bytes) has for it; most are 0, and next[0] is 0.
+void age(Address bytes_at, int64_t num_bytes, Address next_at) {
+  py::gil_scoped_release release;
+  auto* bytes = reinterpret_cast<uint8_t*>(bytes_at);
+  const auto* next = reinterpret_cast<const uint8_t*>(next_at);
+  int64_t i = 0;
+  for (; i + 8 <= num_bytes; i += 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes + i, 8);
+    if (!word) continue;
+    for (int64_t k = i; k < i + 8; ++k) bytes[k] = next[bytes[k]];
+  }
+  for (; i < num_bytes; ++i) bytes[i] = next[bytes[i]];
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_row_map, module) {
@@ -73,4 +89,5 @@ PYBIND11_MODULE(_row_map, module) {
   module.def("unmarked", &unmarked);
   module.def("list", &list);
   module.def("count", &count);
+  module.def("age", &age);
 }

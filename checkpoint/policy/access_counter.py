@@ -13,14 +13,26 @@ from numpy.typing import NDArray
 
 from ett.checkpoint.policy.io_cost import Floats
 from ett.checkpoint.policy.period import Population
+from ett.native import native
 
 Slots = NDArray[np.int64]
+NATIVE = native("ett.checkpoint.policy._row_map")
 NUM_VALUES = 256
 _HISTORY_BITS = 3
 _HISTORY, _LEVELS, _SHARE = (1 << _HISTORY_BITS) - 1, 31, 3
 MEMORY = 0.8  # what is left of the counts after an interval: five intervals' worth of rows decide
 _PRIOR_ROWS = 4.0  # that a byte is believed to mean its level until rows have shown what it means
 _CHUNK = 1 << 18  # of bytes, which stay in the second cache between the passes
+
+
+def _age(values: NDArray[np.uint8]) -> None:
+    """Have every byte fall."""
+    if NATIVE is not None:
+        NATIVE.age(values.ctypes.data, len(values), DOWN.ctypes.data)
+        return
+    for start in range(0, len(values), _CHUNK):
+        part = values[start : start + _CHUNK]
+        np.take(DOWN, part, out=part, mode="clip")
 
 
 def _transitions() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -80,9 +92,7 @@ class AccessCounter:
         fallen = self._cells - risen
         self._cells = np.bincount(DOWN, fallen, NUM_VALUES).astype(np.int64)
         self._cells += np.bincount(UP, risen, NUM_VALUES).astype(np.int64)
-        for start in range(0, len(self._values), _CHUNK):
-            part = self._values[start : start + _CHUNK]
-            np.take(DOWN, part, out=part, mode="clip")
+        _age(self._values)
         self._values[cells] = UP[before]
 
     def values(self, slots: Slots) -> NDArray[np.uint8]:

@@ -67,18 +67,21 @@ class PeriodBytes:
     restored_hot: Floats
 
 
-def saves_cold(p: Floats, period: int) -> Floats:
+def saves_cold(p: Floats, period: int | Floats) -> Floats:
+    """Return L(p). Args: period: one, or an array that broadcasts with p."""
     return np.asarray(p, np.float64) * (period - 1)
 
 
-def saves_hot(p: Floats, period: int) -> Floats:
-    """Return A(p) for p in [0, 1]."""
-    p, m = np.asarray(p, np.float64), period - 1
+def saves_hot(p: Floats, period: int | Floats) -> Floats:
+    """Return A(p) for p in [0, 1]. Args: period: one, or an array that broadcasts with p."""
+    p, m = np.asarray(p, np.float64), np.asarray(period, np.float64) - 1
     with np.errstate(divide="ignore", invalid="ignore"):
         closed = m + (1 - p) * np.expm1(m * np.log1p(-p)) / p
-    two, three, four = (math.comb(m + 1, k) for k in (2, 3, 4))
+    two = (m + 1) * m / 2  # m + 1 over 2, 3, 4
+    three = two * (m - 1) / 3
+    four = three * (m - 2) / 4
     series = p * (two - p * (three - p * four))
-    return np.where(p >= 1, float(m), np.where(m * p < _FEW_UPDATES, series, closed))
+    return np.where(p >= 1, m, np.where(m * p < _FEW_UPDATES, series, closed))
 
 
 def period_bytes(p: Floats, period: int) -> PeriodBytes:

@@ -70,8 +70,8 @@ class _PeriodTable:
         self.periods, self._cost, self._rows = periods, cost, rows.rows
         self._num_rows = float(rows.rows.sum())
         self._count = np.array(periods, np.float64)
-        self._cold = np.stack([saves_cold(rows.p, period) for period in periods])
-        self._hot = np.stack([saves_hot(rows.p, period) for period in periods])
+        self._cold = saves_cold(rows.p, self._count[:, None])
+        self._hot = saves_hot(rows.p, self._count[:, None])
 
     def of_multipliers(self, mu: Floats) -> tuple[Floats, Floats]:
         """Return records saved an interval and seconds a byte of them costs; mu: s a byte, for each period."""

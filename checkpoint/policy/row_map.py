@@ -25,6 +25,20 @@ class RowMap:
         self._num_slots = num_slots
         self._use(np.zeros(-(-num_slots // 64), np.uint64))
 
+    @classmethod
+    def of_bytes(cls, num_slots: int, marks: NDArray[np.uint8]) -> RowMap:
+        """Args: marks: a bit a slot, the first in the lowest; those beyond num_slots are passed over."""
+        found = cls(num_slots)
+        raw = found._words.view(np.uint8)
+        raw[: len(marks)] = marks[: len(raw)]
+        if num_slots % 64:
+            found._words[-1] &= np.uint64((1 << num_slots % 64) - 1)
+        return found
+
+    def as_bytes(self) -> NDArray[np.uint8]:
+        """Return the marks as `of_bytes` takes them, as a view."""
+        return self._words.view(np.uint8)
+
     def grow(self, num_slots: int) -> None:
         if num_slots > self._num_slots:
             grown = np.zeros(-(-num_slots // 64), np.uint64)
@@ -46,6 +60,14 @@ class RowMap:
         else:
             slots = self._checked(slots)
             np.bitwise_and.at(self._words.view(np.uint8), slots >> 3, ~_bits(slots))
+
+    def is_marked(self, slots: Slots) -> NDArray[np.bool_]:
+        """Return which of slots, int64 [N], are marked: bool [N]."""
+        slots = self._checked(slots)
+        found: NDArray[np.bool_] = (self._words.view(np.uint8)[slots >> 3] >> (slots & 7).astype(np.uint8) & 1).astype(
+            bool
+        )
+        return found
 
     def unmarked(self, slots: Slots) -> Slots:
         """Return the places in slots, int64 [N], of those that are not marked: int64 [M], ascending."""

@@ -48,8 +48,7 @@ class TablePlan:
 def plan_table(decision: Decision, chain: TableChain, changes: Changes, counter: AccessCounter) -> TablePlan:
     """Apply a decision to a rank's changes; the counter has aged."""
     is_whole = len(decision.base) == chain.num_parts
-    order = np.argsort(changes.ids) if not is_whole else np.empty(0, np.int64)
-    due = SlotsOfIds(changes.ids[order], changes.slots[order])
+    due = SlotsOfIds(changes.ids[:0], changes.slots[:0]) if is_whole else _by_id(changes)
     parts = chain.parts_of(due.ids)
     in_base = (parts >= decision.base.start) & (parts < decision.base.stop)
     is_hot = decision.is_hot[parts, counter.values(due.slots)]
@@ -59,3 +58,11 @@ def plan_table(decision: Decision, chain: TableChain, changes: Changes, counter:
         cold=due.where(~is_hot & ~in_base),
         tombstones=np.empty(0, np.int64) if is_whole else changes.tombstones,
     )
+
+
+def _by_id(changes: Changes) -> SlotsOfIds:
+    """Return what changed in the order of the ids, in which a table of a fixed size has its slots."""
+    if (changes.ids[1:] > changes.ids[:-1]).all():
+        return SlotsOfIds(changes.ids, changes.slots)
+    order = np.argsort(changes.ids)
+    return SlotsOfIds(changes.ids[order], changes.slots[order])

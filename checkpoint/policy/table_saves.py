@@ -14,7 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from ett.checkpoint.canonical_json import Json
-from ett.checkpoint.capture.row_capture import CaptureCounts, RowCapture, can_be_staged, sum_of
+from ett.checkpoint.capture.boundary_rows import DeviceStaging
+from ett.checkpoint.capture.capture_counts import CaptureCounts, sum_of
+from ett.checkpoint.capture.row_capture import RowCapture
+from ett.checkpoint.capture.staged_rows import can_be_staged
 from ett.checkpoint.capture.staging_pool import StagingPool
 from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.digest import combine
@@ -55,16 +58,19 @@ class TableSaves:
         clock: Clock,
         *,
         pool: StagingPool | None = None,
+        device: DeviceStaging | None = None,
         max_live: float = 0.0,
     ) -> None:
         """Args:
         pool: for rows that change before they are written; None: none do, training waits.
+        device: for such rows of all tables in device memory.
         max_live: of the rows that a commit lists, over the table's; 0: any.
         """
         self.policy_name = name
         self._max_live = max_live
         self.state = state
         self._policy, self._ranks, self._clock, self._pool = policy, ranks, clock, pool
+        self._device = device
         self._tracked: dict[str, TrackedRows] = {}
         self._live: dict[str, tuple[TableFile, ...]] = {}
         self._rates = MeasuredRates()
@@ -112,7 +118,10 @@ class TableSaves:
                 table.follow()
                 table.chain = TableChain()
             with table.shard.lock:
-                table.freeze(self._capture_of(table, patience))
+                if table.own_keeper is not None:
+                    table.freeze_on_device(self._staging_of(table, patience))
+                else:
+                    table.freeze(self._capture_of(table, patience))
 
     def plan(self, ranks: Ranks) -> None:
         """Agree on what is written of what was frozen."""
@@ -152,7 +161,8 @@ class TableSaves:
         for capture in captures:
             capture.check()
         counts = sum_of(capture.counts for capture in captures)
-        return replace(counts, staged_bytes=0 if self._pool is None else self._pool.most_bytes)
+        pools = [self._pool, None if self._device is None else self._device.pool]
+        return replace(counts, staged_bytes=sum(pool.most_bytes for pool in pools if pool is not None))
 
     def entries(self, written: Sequence[WrittenTable]) -> tuple[list[Json], list[Json]]:
         """Return this rank's part of each table's entry, and how many of its rows are hot and are at all."""
@@ -207,8 +217,7 @@ class TableSaves:
         """Make due again what was taken for a checkpoint that is none."""
         for table in self._tracked.values():
             with table.shard.lock:
-                if table.tracker.is_in_flight:
-                    table.tracker.give_back()
+                table.give_back()
         self._end()
 
     def give_up(self, err: EttError) -> None:
@@ -245,6 +254,16 @@ class TableSaves:
                 "each save writes these tables whole while training waits, for they do not say what changes: %s",
                 ", ".join(names),
             )
+
+    def _staging_of(self, table: TrackedRows, patience: Patience) -> DeviceStaging | None:
+        """Return the memory of a table on a device: its share, by its bytes, of what there is for all."""
+        if self._device is None:
+            return None
+        on_device = [each for each in self._tracked.values() if each.own_keeper is not None]
+        sizes = [each.spec.row_bytes * each.shard.num_tracked_rows() for each in on_device]
+        mine = table.spec.row_bytes * table.shard.num_tracked_rows()
+        share = self._device.device_bytes * mine // max(1, sum(sizes))
+        return replace(self._device, device_bytes=share, patience=patience)
 
     def _capture_of(self, table: TrackedRows, patience: Patience) -> RowCapture | None:
         if self._pool is None:

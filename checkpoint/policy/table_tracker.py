@@ -175,6 +175,13 @@ class TableTracker:
             self._in_flight = _InFlight(self._dirty, self._dirty.union(self._in_hot), self._events, capture)
             self._dirty, self._events = RowMap(self._num_slots), []
 
+    def found_changed(self, slots: RowMap) -> None:
+        """Learn, before `changes`, of rows that had changed by the time of `freeze`, and that nobody told of."""
+        with self._lock:
+            taken = self._taken()
+            taken.dirty.merge(slots)
+            taken.due.merge(slots)
+
     def changes(self, ids_of: Callable[[Slots], Ids]) -> Changes:
         """Return what was frozen, and age the counter.
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ett.checkpoint.capture.boundary_rows import BoundaryRows, DeviceStaging, SelfKeepingTable
+from ett.checkpoint.capture.device_capture import DeviceCapture
 from ett.checkpoint.capture.row_capture import RowCapture
 from ett.checkpoint.policy.row_map import RowMap
 from ett.checkpoint.policy.table_chain import Decision, TableChain
@@ -28,11 +30,16 @@ class TrackedRows:
     chain: TableChain = field(default_factory=TableChain)
     kept_hot_seq: int = 0  # hot files up to it are of an earlier life, whose hot rows nobody knows any more
     num_rows: int = 0  # when it was frozen
-    capture: RowCapture | None = None
+    capture: RowCapture | DeviceCapture | None = None
+    boundary: BoundaryRows | None = None  # of a table that knows by itself what has changed, until it was asked
     changes: Changes | None = None
     decision: Decision | None = None
     plan: TablePlan | None = None
     base_ids: Ids | None = None  # of a base of some parts
+    own_keeper: SelfKeepingTable | None = field(init=False)  # the shard, if it keeps its rows by itself
+
+    def __post_init__(self) -> None:
+        self.own_keeper = self.shard if isinstance(self.shard, SelfKeepingTable) else None
 
     @property
     def is_whole(self) -> bool:
@@ -54,6 +61,22 @@ class TrackedRows:
         self.num_rows = self.shard.num_tracked_rows()
         self.tracker.freeze(capture)
 
+    def freeze_on_device(self, staging: DeviceStaging | None) -> None:
+        """As `freeze`, of a table that keeps its rows by itself."""
+        assert self.own_keeper is not None
+        self.boundary = self.own_keeper.at_boundary(staging)
+        self.capture = None if staging is None else DeviceCapture(self.spec, self.shard, self.boundary)
+        self.num_rows = self.shard.num_tracked_rows()
+        self.tracker.freeze(self.capture)
+
+    def give_back(self) -> None:
+        """Make due again what was frozen; within the table's lock."""
+        if self.boundary is not None:
+            self.boundary.put_back()
+            self.boundary = None
+        if self.tracker.is_in_flight:
+            self.tracker.give_back()
+
     def keep_coming(self) -> None:
         """Copy the rows that batches on their way will change: they were announced before the step boundary."""
         if self.capture is not None:
@@ -62,6 +85,10 @@ class TrackedRows:
 
     def find_changes(self) -> None:
         """List what was frozen."""
+        if self.boundary is not None:
+            changed = RowMap.of_bytes(self.tracker.num_slots, self.boundary.changed())
+            self.tracker.found_changed(changed)
+            self.boundary = None
         self.changes = self.tracker.changes(self._ids_of_slots)
 
     @property

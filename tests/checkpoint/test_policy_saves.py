@@ -22,6 +22,7 @@ from ett.checkpoint import CheckpointConfig, Checkpointer
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.ranks import Ranks, current_ranks
 from ett.checkpoint.table import copy_of_rows
 from ett.checkpoint.verify import verify_commit
 from ett.cli import run
@@ -79,7 +80,7 @@ class Tables(nn.Module):
         return found
 
 
-def opened(folder: Path, ranks: ThreadRanks, **config: Any) -> tuple[Tables, Checkpointer, Any]:
+def opened(folder: Path, ranks: Ranks, **config: Any) -> tuple[Tables, Checkpointer, Any]:
     tables = Tables(ranks.rank, ranks.world_size)
     run = RecordingRun()
     checkpointer = Checkpointer(CheckpointConfig(uri=str(folder), **config), model=tables, run=run, ranks=ranks)
@@ -178,8 +179,7 @@ def check_all(folder: Path, expected: dict[int, Rows]) -> None:
 
 
 def one_rank(folder: Path, **config: Any) -> tuple[Tables, Checkpointer]:
-    tables, checkpointer, _ = opened(folder, ThreadRanks(0, 1, None), **config)  # type: ignore[arg-type]
-    checkpointer._place.ranks.gather = lambda value: [value]  # type: ignore[method-assign]
+    tables, checkpointer, _ = opened(folder, current_ranks(), **config)
     checkpointer.restore()
     return tables, checkpointer
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from capture_world import RULES, CaptureWorld
 
-from ett.checkpoint.capture import row_capture, staging_pool
+from ett.checkpoint.capture import row_capture, staged_rows, staging_pool
 from ett.checkpoint.policy.table_tracker import TableTracker
 
 ROWS_OF_BLOCK = 3
-BLOCK_BYTES = row_capture._ALIGNED + 16 * ROWS_OF_BLOCK
+BLOCK_BYTES = staged_rows._ALIGNED + 16 * ROWS_OF_BLOCK
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of three rows, and two rows swept at once."""
-    for module in (row_capture, staging_pool):
+    for module in (staged_rows, staging_pool):
         monkeypatch.setattr(module, "BLOCK_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(row_capture, "_SWEPT_BYTES", 32)
 

@@ -15,7 +15,7 @@ import torch
 from checkpoint_world import Meeting, RecordingRun, ThreadRanks, raise_first, run_ranks
 from test_policy_saves import Tables, opened
 
-from ett.checkpoint.capture.row_capture import CaptureCounts
+from ett.checkpoint.capture.capture_counts import CaptureCounts
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.failure_history import FailureHistory
 from ett.checkpoint.save_facts import SaveFacts

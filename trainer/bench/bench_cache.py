@@ -40,7 +40,7 @@ def cache_figures(quick: bool) -> tuple[list[Measured], dict[str, Any]]:
     return [figure], detail
 
 
-class _Cached(Ours):
+class Cached(Ours):
     """Rows in host memory; those of the next batches are fetched while one trains."""
 
     def __init__(self, workload: dict[str, Any], optimizer: EmbOptimType) -> None:
@@ -72,7 +72,7 @@ def _cache_figure(workload: dict[str, Any], *, quick: bool) -> tuple[Measured, d
     rounds, steps, batch_size = 3 if quick else sizes["rounds"], sizes["steps"], workload["train"]["batch_size"]
     num_batches = sizes["warm_batches"] + rounds * steps
     batches = make_batches(workload | {"train": workload["train"] | {"batches": num_batches}})
-    cached, full = _Cached(workload, optimizer), Ours(workload, optimizer)
+    cached, full = Cached(workload, optimizer), Ours(workload, optimizer)
     batches = full.laid_out(batches)
     warm, batches = batches[: sizes["warm_batches"]], batches[sizes["warm_batches"] :]
     cached.train(warm, len(warm))
@@ -121,7 +121,7 @@ def _check_bits(workload: dict[str, Any]) -> None:
         "train": workload["train"] | {"batch_size": 512, "batches": 12},
     }
     optimizer = EmbOptimType(workload["tables"]["optimizer"])
-    cached, full = _Cached(small, optimizer), Ours(small, optimizer)
+    cached, full = Cached(small, optimizer), Ours(small, optimizer)
     batches = full.laid_out(make_batches(small))
     for side in (cached, full):
         side.train(batches, len(batches))

@@ -23,7 +23,6 @@ from ett.trainer.bench.policy_savers import DcpSaver, PolicyOfSaves, PolicySaver
 from ett.trainer.bench.told_steps import told_steps
 
 ADAPTIVE, AT = "adaptive", 100  # the policy and the interval of the figures
-_ON_DEVICE = "tables in device memory are written whole at the boundary: not captured yet"
 _OF_DEVICE = {
     "lost_pct_at_100_hbm": "%",
     "lost_pct_at_100_cached": "%",
@@ -41,7 +40,14 @@ def run(quick: bool, path: Path = WORKLOAD) -> BenchResult:
     workload = tomllib.loads(path.read_text())
     live, lines, live_detail = live_figures(workload["live"], quick, _say)
     simulated, detail = simulated_figures(workload, quick)
-    return BenchResult(figures=[*simulated, *live], detail={**detail, "live": live_detail}, table=lines)
+    detail = {**detail, "live": live_detail}
+    if machine_kind() == "h200":
+        from ett.trainer.bench.bench_device_saves import device_saves_figures
+
+        on_device, detail["device"] = device_saves_figures(quick, _say)
+        measured = {figure.name: figure for figure in on_device}
+        live = [measured.get(figure.name, figure) for figure in live]
+    return BenchResult(figures=[*simulated, *live], detail=detail, table=lines)
 
 
 def live_figures(
@@ -118,7 +124,7 @@ def _figures(results: Results) -> list[Figure]:
 
 
 def _of_device(at_100: Measured | None) -> list[Figure]:
-    reasons = dict.fromkeys(_OF_DEVICE, _ON_DEVICE if machine_kind() == "h200" else "needs a machine of kind h200")
+    reasons = dict.fromkeys(_OF_DEVICE, "needs a machine of kind h200")
     if at_100 is not None:
         p99, num = at_100.p99_stall_s(), len(at_100.stalls_s)
         steps = None if p99 is None else p99 / statistics.median(at_100.none_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -45,9 +46,10 @@ class Side(ABC):
 
     def __init__(self, workload: dict[str, Any]) -> None:
         tables = workload["tables"]
+        self.most_ahead, self._running = 0, deque[torch.cuda.Event]()  # 0: any number of steps
         self.count, self.dim = tables["count"], tables["dim"]
         self.rows_each = tables["rows"] // tables["count"]
-        dense = Dense(workload).to(DEVICE)
+        dense = self.module = Dense(workload).to(DEVICE)
         self.adam = torch.optim.Adam(dense.parameters(), lr=1e-3, fused=True)
         self.dense: DenseStep = self._graphed(dense, workload) if workload["dense"]["cuda_graphs"] else dense
 
@@ -74,6 +76,17 @@ class Side(ABC):
         self.zero_grad()
         torch.autograd.backward(loss)
         self.step()
+        self._wait_for_earlier()
+
+    def _wait_for_earlier(self) -> None:
+        """Let the host be `most_ahead` steps before the device at most, as one that reads a loss now and then."""
+        if not self.most_ahead:
+            return
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        done.record()
+        self._running.append(done)
+        if len(self._running) > self.most_ahead:
+            self._running.popleft().synchronize()
 
     @abstractmethod
     def ids(self, ids_FB: Tensor) -> Tensor:

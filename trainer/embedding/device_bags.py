@@ -331,6 +331,7 @@ class BlockBags:
         block = self._block
         if block.cache is not None:
             block.cache.note_update()
+        block.capture.before_update(segments, wrong)
         apply_gradients(self._optimizer, block.weights, block.states, gradients, self.learning_rate)
 
     def placed(self, bags: _Bags, flight: Flight, num_short: Tensor) -> _Bags:

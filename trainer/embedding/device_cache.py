@@ -6,14 +6,16 @@ the device but `flush` and `forget`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ett.trainer.embedding.device_lanes import Lane
 from ett.trainer.embedding.row_ferry import RowFerry, can_ferry
-from ett.trainer.kernels import slot_map
+from ett.trainer.kernels import kept_rows, slot_map
 from ett.trainer.kernels.segments import Segments
 from ett.trainer.kernels.slot_map import SlotMap, make_slot_map
 
@@ -47,6 +49,8 @@ class RowsCache:
         self._tables = [(self.rows[name], rows) for name, rows in below.items()]
         ferried = device.type == "cuda" and can_ferry() if ferried is None else ferried
         self._ferry = RowFerry(self._tables, device) if ferried else None
+        self._moving = threading.Lock()  # held while what moves rows is given to the device
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None  # where rows move
 
     def place(self, rows: Segments, num_short: Tensor, *, now: int, in_flight: int) -> tuple[Tensor, Tensor]:
         """Have rows in slots; return these, int32 [L], in the order of the rows and in that of the positions.
@@ -55,10 +59,39 @@ class RowsCache:
         """
         if not len(rows.slots_L):
             return rows.slots_L, rows.slots_L
-        found = slot_map.make_room(self._slots, rows, num_short, now=now, in_flight=in_flight)
-        staged = None if self._ferry is None else self._ferry.carry(self._slots, rows, found)
-        slot_map.exchange(self._slots, rows, found, self._tables, staged, now=now)
+        with self._moving:
+            if self._stream is not None:
+                self._stream = torch.cuda.current_stream(self._stream.device)
+            found = slot_map.make_room(self._slots, rows, num_short, now=now, in_flight=in_flight)
+            staged = None if self._ferry is None else self._ferry.carry(self._slots, rows, found)
+            slot_map.exchange(self._slots, rows, found, self._tables, staged, now=now)
         return found.slots_L, found.by_position_L
+
+    @property
+    def row_of_slot(self) -> Tensor:
+        """Return which row is in each slot, int64 [slots]; any number for one that is free."""
+        return self._slots.row_of_slot
+
+    def peek(self, name: str, rows_N: Tensor, out_NW: Tensor, places_N: Tensor, lane: Lane) -> None:
+        """Copy rows of the named table that are in slots, by any thread; rows come and go before or after.
+
+        Args: out_NW: int32 words. places_N: int32, becomes the slots, -1 where a row is in none: then what left before
+        is below once the lane has been waited for.
+        """
+        with self._moving:
+            if self._stream is None or lane.stream is None:
+                self._peek(name, rows_N, out_NW, places_N)
+                return
+            self._stream.wait_stream(lane.stream)
+            with torch.cuda.stream(self._stream):
+                if self._ferry is not None:
+                    self._ferry.join()
+                self._peek(name, rows_N, out_NW, places_N)
+            lane.stream.wait_stream(self._stream)
+
+    def _peek(self, name: str, rows_N: Tensor, out_NW: Tensor, places_N: Tensor) -> None:
+        cached = kept_rows.as_words(self.rows[name])
+        kept_rows.peek(rows_N, self._slots.slot_of_row, cached, out_NW, places_N)
 
     def read_through(self, name: str, rows_N: Tensor) -> Tensor:
         """Return rows of the named table, which need not be in slots and are not brought there."""

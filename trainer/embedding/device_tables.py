@@ -12,14 +12,21 @@ from itertools import accumulate
 from math import ceil
 from typing import Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ett.checkpoint.capture.boundary_rows import BoundaryRows, DeviceStaging
 from ett.checkpoint.row_ranges import gather_range, scatter_range
 from ett.checkpoint.table import StateSpec, TableRows
+from ett.checkpoint.table_lock import TableLock
+from ett.checkpoint.tracked_table import NOBODY_TRACKS, Ids, RowChanges, Slots
 from ett.errors import ConfigError
+from ett.trainer.embedding.block_capture import BlockCapture
 from ett.trainer.embedding.cache_params import CacheParams
 from ett.trainer.embedding.dense_rows import ROWS_AT_ONCE
+from ett.trainer.embedding.device_boundary import Column, DeviceBoundary, NoRows
 from ett.trainer.embedding.device_cache import WEIGHT, BlockCache, RowsCache
 from ett.trainer.embedding.fused_optimizer import FusedParams
 from ett.trainer.embedding.mapped_rows import mapped_rows
@@ -27,9 +34,20 @@ from ett.trainer.embedding.table_config import EmbeddingConfig
 from ett.trainer.kernels.rows import fill_initial_rows
 from ett.trainer.sparse.hashing import RowInit
 
+_PADDED = 64  # rows that a table's part of a block begins at a multiple of: a word of bits is one table's
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPart:
+    """A table's part of a block."""
+
+    rows: range  # of the block
+    capture: BlockCapture
+    columns: list[Column]
+
 
 class DeviceTable(nn.Module):
-    """One table; implements `ett.checkpoint.table.TableShard`. What it exports is in host memory."""
+    """One table; implements `TableShard` and `SelfKeepingTable` of `ett.checkpoint`. It exports to host memory."""
 
     def __init__(
         self,
@@ -40,12 +58,14 @@ class DeviceTable(nn.Module):
         cache: BlockCache | None = None,
         *,
         first_id: int = 0,
+        part: BlockPart | None = None,
     ) -> None:
         """Fill `weight`, float32 [N, dim], and `states`, name -> [N, width], both views of a block.
 
         Args:
             cache: above the block; the parameter is up to date after a flush, with which `state_dict` begins.
             first_id: of the rows, where other ranks have those before.
+            part: where they are in the block; None: there are none.
         """
         super().__init__()
         self.name, self.dim, self.weight_dtype = name, weight.shape[1], "float32"
@@ -53,7 +73,8 @@ class DeviceTable(nn.Module):
         self.weight = nn.Parameter(weight)
         self.state_rows = dict(states)
         self._init, self._cache = init, cache
-        self._first_id = first_id
+        self._first_id, self._part = first_id, part
+        self.lock, self.tracked_by = TableLock(), NOBODY_TRACKS
         fill_initial_rows(init, weight.detach(), first_id, by=None if cache is None else cache.device)
         for state in states.values():
             state.zero_()
@@ -61,6 +82,7 @@ class DeviceTable(nn.Module):
             self.register_state_dict_pre_hook(lambda *_: cache.flush())  # type: ignore[no-untyped-call]
             self.register_load_state_dict_pre_hook(lambda *_: cache.flush())  # type: ignore[no-untyped-call]
             self.register_load_state_dict_post_hook(lambda *_: cache.forget())  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(lambda *_: self.touched(None))  # type: ignore[no-untyped-call]
 
     def begin_export(self) -> Tensor:
         self._meet()
@@ -101,6 +123,45 @@ class DeviceTable(nn.Module):
         del self._imported
         self._meet()
 
+    # SelfKeepingTable
+
+    def track(self, changes: RowChanges) -> None:
+        with self.lock:
+            self.tracked_by = changes
+            changes.grow(len(self.weight))
+            if self._part is not None:
+                self._part.capture.forget_changes(self._part.rows)
+                self._part.capture.is_tracked |= changes is not NOBODY_TRACKS
+
+    def touched(self, ids: Ids | None) -> None:
+        with self.lock:
+            mine = self.tracked_ids() if ids is None else ids[self._is_mine(ids)]
+            self.tracked_by.touched(mine - self._first_id, mine)
+
+    def num_tracked_rows(self) -> int:
+        return len(self.weight)
+
+    def tracked_ids(self) -> Ids:
+        return np.arange(self._first_id, self._first_id + len(self.weight))
+
+    def slots_of(self, ids: Ids) -> Slots:
+        return np.where(self._is_mine(ids), ids - self._first_id, -1)
+
+    def ids_of_slots(self, slots: Slots) -> Ids:
+        return slots + self._first_id
+
+    def at_boundary(self, staging: DeviceStaging | None) -> BoundaryRows:
+        if staging is None:  # training waits, and `gather` reads the rows
+            self._meet()
+            if self._cache is not None:
+                self._cache.flush()
+        if self._part is None:
+            return NoRows()
+        return DeviceBoundary(self._part.capture, self._part.rows, self._part.columns, staging)
+
+    def _is_mine(self, ids: Ids) -> NDArray[np.bool_]:
+        return (ids >= self._first_id) & (ids < self._first_id + len(self.weight))
+
     def _meet(self) -> None:
         """Wait for the device: rows are copied by threads whose streams are not the one that trains."""
         device = self.weight.device if self._cache is None else self._cache.device
@@ -123,12 +184,22 @@ class Block:
     params: FusedParams
     weights: Tensor  # float32 [R, dim] on the device, or [slots, dim]
     states: dict[str, Tensor]  # name -> [R, width], or [slots of states, width]
+    capture: BlockCapture
     cache: BlockCache | None = None
 
     @property
     def all_weights(self) -> Tensor:
         """Every row, [R, dim]: up to date if there is no cache, or after a flush."""
         return self.weights if self.cache is None else self.cache.weights.below[WEIGHT]
+
+    def part(self, number: int) -> BlockPart:
+        """Return where a table's rows are. Args: number: its place in the block."""
+        first, weights, states = self.first_rows[number], None, None
+        if self.cache is not None:
+            weights, states = self.cache.weights, self.cache.states
+        columns = [Column(self.all_weights, weights, WEIGHT)]
+        columns += [Column(rows, states, name) for name, rows in self.all_states.items()]
+        return BlockPart(range(first, first + len(self.ids[number])), self.capture, columns)
 
     @property
     def all_states(self) -> dict[str, Tensor]:
@@ -171,8 +242,13 @@ def _block(
     device, cache_params = how
     of_tables = [configs[number] for number in numbers]
     here = [ids[number] for number in numbers]
-    first_rows = [0, *accumulate(len(of_table) for of_table in here)]
-    num_rows, dim, names = first_rows.pop(), of_tables[0].embedding_dim, ", ".join(each.name for each in of_tables)
+    first_rows = [0, *accumulate(-(-len(of_table) // _PADDED) * _PADDED for of_table in here[:-1])]
+    num_rows, dim, names = (
+        first_rows[-1] + len(here[-1]),
+        of_tables[0].embedding_dim,
+        ", ".join(t.name for t in of_tables),
+    )
+    num_used = sum(map(len, here))
     widths = {spec.name: (spec.width, getattr(torch, spec.dtype)) for spec in settings.row_optimizer().states(dim)}
 
     def on_device(width: int, dtype: torch.dtype) -> Tensor:
@@ -180,19 +256,21 @@ def _block(
 
     def cached(factor: float, tables: dict[str, tuple[int, torch.dtype]]) -> RowsCache:
         below = {n: mapped_rows(f"tables {names}", (num_rows, w), dtype, device) for n, (w, dtype) in tables.items()}
-        return RowsCache(below, min(num_rows, ceil(num_rows * factor)), device)
+        return RowsCache(below, min(num_used, ceil(num_used * factor)), device)
 
     if cache_params is None:
-        states = {name: on_device(*width) for name, width in widths.items()}
-        return Block(numbers, first_rows, here, num_rows, settings, on_device(dim, torch.float32), states)
+        states, weights = {name: on_device(*width) for name, width in widths.items()}, on_device(dim, torch.float32)
+        capture = BlockCapture(num_rows, [weights, *states.values()], None)
+        return Block(numbers, first_rows, here, num_rows, settings, weights, states, capture)
     of_weights = cached(cache_params.load_factor, {WEIGHT: (dim, torch.float32)})
     of_states = None
     factor = cache_params.state_factor(sum(width for width, _ in widths.values()))
     if widths and factor < 1.0:
         of_states = cached(factor, widths)
     states = {name: on_device(*width) for name, width in widths.items()} if of_states is None else of_states.rows
-    cache = BlockCache(of_weights, of_states)
-    return Block(numbers, first_rows, here, num_rows, settings, of_weights.rows[WEIGHT], states, cache)
+    cache, weights = BlockCache(of_weights, of_states), of_weights.rows[WEIGHT]
+    capture = BlockCapture(num_rows, [weights, *states.values()], of_weights.row_of_slot)
+    return Block(numbers, first_rows, here, num_rows, settings, weights, states, capture, cache)
 
 
 def device_table(prefix: str, config: EmbeddingConfig, block: Block, number: int, *, seed: int) -> DeviceTable:
@@ -201,7 +279,8 @@ def device_table(prefix: str, config: EmbeddingConfig, block: Block, number: int
     part = slice(first_row, first_row + len(ids))
     states = {name: state[part] for name, state in block.all_states.items()}
     init = _initial_rows(name, config, seed)
-    return DeviceTable(name, init, block.all_weights[part], states, block.cache, first_id=ids.start)
+    weight = block.all_weights[part]
+    return DeviceTable(name, init, weight, states, block.cache, first_id=ids.start, part=block.part(number))
 
 
 def table_of_no_rows(

@@ -16,9 +16,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from ett.trainer.kernels import triton_batch, triton_rows, triton_slots, triton_update
+from ett.trainer.kernels import triton_batch, triton_kept_rows, triton_rows, triton_slots, triton_update
 from ett.trainer.kernels.feature_rows import FeatureRows
-from ett.trainer.kernels.segments import CHUNK, RowGradients, segments_of
+from ett.trainer.kernels.kept_rows import Ring, RowBits, Updated, as_words, words_of
+from ett.trainer.kernels.segments import CHUNK, RowGradients, Segments, segments_of
 from ett.trainer.kernels.slot_map import TOLD_HEADER, Staged, make_slot_map
 from ett.trainer.sparse.hashing import RowInit
 from ett.trainer.sparse.row_optimizer import Adagrad, Adam, RowWiseAdagrad, Sgd
@@ -96,12 +97,34 @@ def compile_slots(dim: int) -> None:
             triton_slots.read_through(cached, below, slots.slot_of_row, rows, cached.new_empty(length, cached.shape[1]))
 
 
+def compile_kept_rows(dim: int) -> None:
+    host = torch.device("cpu")
+    bits = RowBits(words_of(NUM_ROWS, host), words_of(NUM_ROWS, host))
+    for kind, length in product((torch.int32, torch.int64), (1, 16, 300)):
+        slots = torch.arange(length, dtype=kind) % NUM_ROWS
+        for optimizer, row_of_slot in product(OPTIMIZERS, (None, torch.arange(NUM_ROWS))):
+            states = [torch.zeros(NUM_ROWS, s.width, dtype=getattr(torch, s.dtype)) for s in optimizer.states(dim)]
+            columns = tuple(map(as_words, (torch.zeros(NUM_ROWS, dim), *states)))
+            ring = Ring(torch.zeros(16, dtype=torch.int64), columns, torch.zeros(2, dtype=torch.int64))
+            segments = Segments(slots, torch.arange(length), slots)
+            updated = Updated(segments, columns, row_of_slot, 0, length, torch.zeros(4, dtype=torch.int64))
+            for number, to in ((0, None), (1, ring), (2**40, ring)):
+                triton_kept_rows.note_update(updated, bits, to, number)
+        rows = torch.arange(length)
+        triton_kept_rows.claim(rows, bits.wanted, torch.zeros(2, dtype=torch.int64), rows.new_zeros(length + 1))
+        words, cached = torch.zeros(length, dtype=torch.int32), as_words(torch.zeros(NUM_ROWS, dim))
+        triton_kept_rows.peek(rows, words, cached, cached.new_zeros(length, dim), words)
+    for is_and in (False, True):
+        triton_kept_rows.merge(bits.wanted, bits.changed, is_and=is_and)
+
+
 def main() -> None:
     compile_only()
     for dim in map(int, sys.argv[1:]):
         for lengths in ([1], [3], [2] * 16, [1, 0, 3 * CHUNK]):
             compile_rows(dim, lengths)
         compile_slots(dim)
+        compile_kept_rows(dim)
     print(*sorted(compiled))
 
 

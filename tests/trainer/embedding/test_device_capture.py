@@ -1,0 +1,167 @@
+"""Rows in device memory as they were at a step boundary, read while training goes on; without a GPU on the host's."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from device_world import CACHES, Make, Nobody, batch, bits_set, empty_columns, make, rows_now, staging, train
+
+from ett.errors import CorruptState
+from ett.trainer import EmbOptimType
+from ett.trainer.embedding import block_capture
+from ett.trainer.embedding.cache_params import CacheParams
+from ett.trainer.kernels import kept_rows
+
+__all__ = ["make"]  # a fixture
+
+
+def tracked(make: Make, optimizer: EmbOptimType, cache: CacheParams | None = None) -> tuple[Any, list[Any]]:
+    tables = make(optimizer, cache)
+    parts: list[Any] = list(tables.embedding_bags.values())
+    for part in parts:
+        part.track(Nobody())
+    return tables, parts
+
+
+def read(boundary: Any, part: Any, slots: list[int]) -> dict[int, list[bytes]]:
+    columns = empty_columns(part, len(slots))
+    boundary.read(np.array(slots, np.int64), columns)
+    return {slot: [column[at].tobytes() for column in columns] for at, slot in enumerate(slots)}
+
+
+def want(boundary: Any, slots: set[int], num_rows: int) -> None:
+    mask = np.zeros(-(-num_rows // 64) * 64, np.uint8)
+    mask[sorted(slots)] = 1
+    boundary.want_only(np.packbits(mask, bitorder="little"))
+
+
+def live_through(tables: Any, parts: list[Any], rng: random.Random) -> int:
+    """Train, pass boundaries, and read the rows beside training; return how many were kept."""
+    before: list[list[list[bytes]]] | None = None
+    num_kept = 0
+    for _ in range(3):
+        for _ in range(rng.randrange(4)):
+            train(tables, batch(rng))
+        expected = [rows_now(part) for part in parts]
+        memory = staging()
+        boundaries = [part.at_boundary(memory) for part in parts]
+        wanted = [set(range(len(part.weight))) for part in parts]
+        for n, rows in enumerate(expected if before is not None else ()):
+            changed = bits_set(boundaries[n].changed(), len(rows))
+            assert before is not None and {s for s, row in enumerate(rows) if row != before[n][s]} <= changed
+        if rng.random() < 0.5:  # only some are wanted
+            train(tables, batch(rng))
+            wanted = [{slot for slot in slots if rng.random() < 0.6} for slots in wanted]
+            for boundary, slots, rows in zip(boundaries, wanted, expected, strict=True):
+                want(boundary, slots, len(rows))
+        left = [(n, slot) for n, slots in enumerate(wanted) for slot in sorted(slots)]
+        rng.shuffle(left)
+        found: list[dict[int, list[bytes]]] = [{} for _ in parts]
+        while left:
+            if rng.random() < 0.4:
+                train(tables, batch(rng))
+            some, left = left[:60], left[60:]
+            for n, part in enumerate(parts):
+                found[n] |= read(boundaries[n], part, sorted(slot for m, slot in some if m == n))
+        for n, boundary in enumerate(boundaries):
+            num_kept += boundary.counts.guard
+            boundary.close()
+            assert found[n] == {slot: expected[n][slot] for slot in wanted[n]}
+        assert memory.pool.lent == 0
+        before = expected
+    tables.check()
+    return num_kept
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("cache", CACHES, ids=["all", "rows_cached", "both_cached"])
+def test_every_row_is_that_of_the_boundary(make: Make, cache: CacheParams | None, seed: int) -> None:
+    optimizers = list(EmbOptimType)
+    tables, parts = tracked(make, optimizers[(seed + CACHES.index(cache)) % len(optimizers)], cache)
+    assert live_through(tables, parts, random.Random(seed))
+
+
+@pytest.mark.parametrize("rule", ["the update keeps no row", "a claim gets every row"])
+def test_without_a_rule_wrong_rows_are_found(make: Make, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    if rule == "the update keeps no row":
+        monkeypatch.setattr(kept_rows, "note_update", lambda *args, **named: None)
+    else:
+        claim = kept_rows.claim
+
+        def greedy(rows_N: torch.Tensor, wanted: torch.Tensor, words: torch.Tensor, out: torch.Tensor) -> None:
+            claim(rows_N, wanted, words, out)
+            out[:-1] = 1
+
+        monkeypatch.setattr(kept_rows, "claim", greedy)
+    tables, parts = tracked(make, EmbOptimType.EXACT_SGD)
+    with pytest.raises(AssertionError):
+        for seed in range(10):
+            live_through(tables, parts, random.Random(seed))
+
+
+def test_training_waits_for_room_and_counts_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows in a batch than the ring has, and more kept than there is memory for until the writer reads."""
+    tables, parts = tracked(make, EmbOptimType.EXACT_SGD)
+    rng, part = random.Random(1), parts[1]
+    expected = rows_now(part)
+    memory = staging(host_bytes=512)
+    boundary = part.at_boundary(memory)
+    drained = block_capture.BlockCapture._take_all
+
+    def reading(self: Any, *args: Any, **named: Any) -> bool:
+        """The writer comes when training would wait for ever."""
+        found.update(read(boundary, part, list(range(len(found), min(len(found) + 30, 90)))))
+        return bool(has_room(self, *args, **named))
+
+    found: dict[int, list[bytes]] = {}
+    has_room = block_capture.BlockCapture._reserve
+    monkeypatch.setattr(block_capture.BlockCapture, "_reserve", reading)
+    for _ in range(30):
+        train(tables, batch(rng, size=40))
+    assert found == dict(enumerate(expected))
+    assert drained is block_capture.BlockCapture._take_all and boundary.counts.guard
+    boundary.close()
+
+
+def test_a_boundary_that_no_checkpoint_used_has_its_rows_changed_again(make: Make) -> None:
+    tables, (part, *_) = tracked(make, EmbOptimType.EXACT_SGD)
+    rng = random.Random(2)
+    train(tables, batch(rng))
+    first = part.at_boundary(None)
+    changed = bits_set(first.changed(), 170)
+    assert changed
+    first.put_back()
+    train(tables, batch(rng))
+    assert changed < bits_set(part.at_boundary(None).changed(), 170)
+    assert not bits_set(part.at_boundary(None).changed(), 170)
+
+
+def test_a_drain_that_fails_fails_the_checkpoint_and_not_training(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, *args: Any) -> None:
+        raise RuntimeError("the link is gone")
+
+    monkeypatch.setattr(block_capture.BlockCapture, "_take", broken)
+    tables, (part, *_) = tracked(make, EmbOptimType.EXACT_SGD)
+    rng = random.Random(3)
+    boundary = part.at_boundary(staging())
+    for _ in range(20):
+        train(tables, batch(rng, size=40))
+    with pytest.raises(CorruptState, match="the link is gone"):
+        read(boundary, part, list(range(170)))
+    boundary.close()
+
+
+def test_a_batch_that_changes_no_row_keeps_none(make: Make) -> None:
+    tables, (part, *_) = tracked(make, EmbOptimType.EXACT_SGD, CacheParams(load_factor=0.5))
+    expected = rows_now(part)
+    boundary = part.at_boundary(staging())
+    pooled = tables(batch(random.Random(4))).values()
+    (pooled * torch.full_like(pooled, float("nan"))).sum().backward()
+    assert read(boundary, part, list(range(170))) == dict(enumerate(expected))
+    assert not boundary.counts.guard
+    boundary.close()
+    assert not bits_set(part.at_boundary(None).changed(), 170)
