@@ -229,7 +229,7 @@ class Checkpointer:
         if not self._due.is_due(step):
             return None
         if self._beside is None:
-            return self._attempt(step, cursor, lambda: self.save(step, cursor))
+            return self._attempt(step, cursor, lambda: self._save(step, cursor, is_due=True))
         if self._may_begin(step, cursor):
             self._attempt(step, cursor, lambda: self._start(step, cursor))
         return None
@@ -244,6 +244,10 @@ class Checkpointer:
         commit = self._collect()
         if is_this and commit is not None:
             return commit
+        return self._save(step, cursor, is_due=False)
+
+    def _save(self, step: int, cursor: int, *, is_due: bool) -> Commit:
+        """Save while training waits. Args: is_due: by the interval, so that the budget counts."""
         began_ns = self._place.clock.mono_ns()
         with self._place.run.span("ckpt_save"):
             self._ready()
@@ -252,7 +256,7 @@ class Checkpointer:
                 commit = self._finished(self._place, taken, Waiting())
         stall_s = (self._place.clock.mono_ns() - began_ns) / 1e9
         self._due.saved(stall_s)
-        self._succeeded(commit, stall_s)
+        self._succeeded(commit, stall_s, held_s=stall_s if is_due else 0.0)
         return commit
 
     def _attempt(self, step: int, cursor: int, work: Callable[[], Result], *, may_block: bool = True) -> Result | None:
@@ -373,8 +377,8 @@ class Checkpointer:
                 return None
             commit = self._attempt(running.step, running.cursor, running.result, may_block=running.may_block)
         if commit is not None:
-            waited_s = self._waited_s + (self._place.clock.mono_ns() - began_ns) / 1e9
-            self._succeeded(commit, commit.stats["stall_s"] + waited_s)
+            held_s = commit.stats["stall_s"] + self._waited_s
+            self._succeeded(commit, held_s + (self._place.clock.mono_ns() - began_ns) / 1e9, held_s=held_s)
         return commit
 
     def _finished(self, place: SavePlace, taken: Triggered, boundary: Boundary) -> Commit:
@@ -390,13 +394,14 @@ class Checkpointer:
             self._retention.after_commit()
         return commit
 
-    def _succeeded(self, commit: Commit, stall_s: float) -> None:
+    def _succeeded(self, commit: Commit, stall_s: float, *, held_s: float) -> None:
+        """Args: held_s: of `stall_s`, what nobody asked to wait for, as a program does that calls `save` or `close`."""
         assert self._epoch is not None
         self._epoch = self._epoch.after(commit.seq)
         self._failed_in_a_row = self._budget.num_over = 0
         self._due.written(commit.stats["write_s"])
         if self._place.ranks.rank == 0:
-            self._say_saved(commit, stall_s)
+            self._say_saved(commit, stall_s, held_s)
 
     def touched(self, table: str, ids: NDArray[np.int64] | None) -> None:
         """Have rows saved again that were written to without the table's knowledge.
@@ -470,12 +475,12 @@ class Checkpointer:
             tier="local" if self._tier is not None or is_local(self._place.store.uri) else "remote",
         )
 
-    def _say_saved(self, commit: Commit, stall_s: float) -> None:
+    def _say_saved(self, commit: Commit, stall_s: float, held_s: float) -> None:
         facts, budget_s = SaveFacts.of_stats(commit.stats), self._config.stall_budget_s
         assert facts is not None, "a commit that was just saved"
-        is_over = stall_s > budget_s
+        is_over = held_s > budget_s
         if is_over:
-            log.warning("the save at step %d held training for %.2f s, budget %.2f s", commit.step, stall_s, budget_s)
+            log.warning("the save at step %d held training for %.2f s, budget %.2f s", commit.step, held_s, budget_s)
         told = {"id": commit.ckpt_uuid, "step": commit.step, "policy": commit.policy, "over_budget": is_over}
         self._place.run.emit("ckpt_detail", **told, **replace(facts, stall_s=round(stall_s, 6)).flat())
 
@@ -528,7 +533,7 @@ def _job_uri(run: RunRecord) -> str:
 
 
 def _buffer_folder(config: CheckpointConfig, store: Store, run: RunRecord) -> Path | None:
-    """Return where saves to a remote store are buffered; None: they go there directly, while training waits."""
+    """Return where saves to a remote store are buffered; None: they go there directly."""
     if config.buffer_dir:
         return Path(config.buffer_dir).expanduser().absolute() / (run.job or "")
     if is_local(store.uri) or not run.job_dir:

@@ -42,8 +42,8 @@ class CheckpointConfig:
     keep_last: int = 3  # newest commits kept; with 1 there is none to fall back to
     allow_foreign: bool = False  # resume by itself from what another job has saved, and go on in its folder
     migrate: MigrateConfig = field(default_factory=MigrateConfig)  # what changes where `ett launch --from` begins
-    # A save that holds training for longer is counted as over budget; one that is written beside training, and would
-    # make it wait for longer, is skipped, three times in a row at most.
+    # A save that is due and holds training for longer is counted as over budget; one that is written beside training,
+    # and would make it wait for longer, is skipped, three times in a row at most.
     stall_budget_s: float = 2.0
 
     def __post_init__(self) -> None:

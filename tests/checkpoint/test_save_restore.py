@@ -177,14 +177,18 @@ def test_the_run_hears_what_happened(tmp_path: Path) -> None:
     assert (kind, restored["step"], restored["cursor"], restored["ckpt_id"]) == ("restored", 1, 10, commit.ckpt_uuid)
 
 
-@pytest.mark.parametrize(("budget_s", "is_over"), [(1e-9, True), (1e9, False)])
+@pytest.mark.parametrize(
+    ("call", "budget_s", "is_over"), [("step", 1e-9, True), ("step", 1e9, False), ("save", 1e-9, False)]
+)
 def test_a_slow_save_is_said_to_be_over_budget(
-    tmp_path: Path, budget_s: float, is_over: bool, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, call: str, budget_s: float, is_over: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), stall_budget_s=budget_s)
+    """Unless the program asked to wait for it: of its last save it can change nothing."""
+    config = {"interval": "1 steps", "background": False, "stall_budget_s": budget_s}
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), **config)
     rank.checkpointer.restore()
     with caplog.at_level("WARNING", "ett.checkpoint"):
-        rank.checkpointer.save(1, 10)
+        getattr(rank.checkpointer, call)(1, 10)
     kind, told = rank.run.said[-1]
     assert (kind, told["over_budget"], "held training" in caplog.text) == ("ckpt_detail", is_over, is_over)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_world import RecordingRun, ThreadRanks, raise_first, run_ranks
+from checkpoint_world import Meeting, Rank, RecordingRun, ThreadRanks, raise_first, run_ranks
 from test_background_saves import PacedStore, alone, commits_of, opened
 from test_policy_saves import Rows, Tables, check_all
 
 from ett.checkpoint import Checkpointer, checkpointer, stall_budget
 from ett.checkpoint.background_save import BackgroundSave
+from ett.clock import SystemClock
 from ett.errors import Unreachable
 
 BUDGET = {"interval": "1 steps", "stall_budget_s": 1e-3}
@@ -51,6 +52,37 @@ def test_a_boundary_that_would_wait_too_long_is_skipped(tmp_path: Path, caplog: 
     saves.close()
     assert [commit.step for commit in commits_of(tmp_path)] == [1, 4]  # with the rows of those that were skipped
     check_all(tmp_path, rows)
+
+
+class LateClock(SystemClock):
+    """A clock that somebody can put forward."""
+
+    late_ns = 0
+
+    def mono_ns(self) -> int:
+        return super().mono_ns() + self.late_ns
+
+
+def test_what_a_program_waits_for_at_its_end_is_not_over_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = LateClock()
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), clock=clock, interval="1 steps", stall_budget_s=100.0)
+    rank.checkpointer.restore()
+    rank.checkpointer.step(1, 10)
+    assert rank.checkpointer.has_settled(60)
+    wait = BackgroundSave.wait
+
+    def waits_long(self: BackgroundSave, timeout_s: float | None = None) -> bool:
+        clock.late_ns += 1000 * 10**9
+        return wait(self, timeout_s)
+
+    monkeypatch.setattr(BackgroundSave, "wait", waits_long)
+    assert rank.checkpointer.save(1, 10).step == 1
+    kind, told = rank.run.said[-1]
+    assert (kind, told["over_budget"], "held training" in caplog.text) == ("ckpt_detail", False, False)
+    assert told["stall_s"] >= 1000
+    rank.checkpointer.close()
 
 
 def test_after_three_in_a_row_training_waits_as_long_as_the_save_goes_on(
