@@ -258,7 +258,7 @@ class SupervisedAgent(LocalElasticAgent):
         """Tell every worker once, wait for the grace time, end what is left."""
         job = self._job
         job.notice_preemption(signum)
-        job.say(f"stopping: {job.world.size} workers have {job.recovery.grace_s:g} s to save and end")
+        job.say(f"stopping: each worker has {job.recovery.grace_s:g} s to save and end")
         assert self._pcontext is not None
         for pid in self._pcontext.pids().values():
             self._tell(pid)

@@ -72,10 +72,10 @@ def main() -> None:
         with run.step(global_samples=BATCH, step=step + 1):
             loss = train_one(model, optimizer, ids, labels, run.world_size)
         step, cursor = step + 1, cursor + BATCH
-        is_saved = checkpointer.step(step, cursor) is not None  # saves when due
+        is_saved = checkpointer.step(step, cursor) is not None  # saves when due; None: not, or beside training
     run.train_end()
     if not is_saved:
-        checkpointer.save(step, cursor)  # what came after the last interval
+        checkpointer.save(step, cursor)  # waits for a save that is under way; saves what came after it
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     if run.rank == 0:
         loss_text = "no step was left" if loss is None else f"loss of rank 0 {loss:.6f}"
