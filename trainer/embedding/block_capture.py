@@ -76,7 +76,7 @@ class BlockCapture:
         self._row_of_slot = row_of_slot
         self.bits = RowBits(kept_rows.words_of(num_rows, self.device), kept_rows.words_of(num_rows, self.device))
         self.lanes = Lanes(self.device)
-        self.is_tracked = False
+        self._tracked: frozenset[range] = frozenset()  # tables whose changes somebody wants to know: their rows
         self.stream = torch.cuda.current_stream(self.device) if self.is_cuda else None  # that trains
         self.waited_s = 0.0  # by training, for room, since the last boundary
         self.num_kept = 0
@@ -108,7 +108,9 @@ class BlockCapture:
 
     # By the thread that trains.
 
-    def forget_changes(self, rows: range) -> None:
+    def track(self, rows: range, *, is_tracked: bool) -> None:
+        """Mark rows of a table that change from now on, or do not."""
+        self._tracked = self._tracked | {rows} if is_tracked else self._tracked - {rows}
         kept_rows.bits_of(self.bits.changed, rows.start, len(rows)).zero_()
 
     def at_boundary(self, rows: range, staging: DeviceStaging | None) -> Snapshot:
@@ -133,7 +135,7 @@ class BlockCapture:
 
         Args: wrong: words of which each must be 0, or it changes none.
         """
-        if not self.is_tracked:
+        if not self._tracked:
             return
         self._snapshot = None
         self._follow_stream()

@@ -130,8 +130,7 @@ class DeviceTable(nn.Module):
             self.tracked_by = changes
             changes.grow(len(self.weight))
             if self._part is not None:
-                self._part.capture.forget_changes(self._part.rows)
-                self._part.capture.is_tracked |= changes is not NOBODY_TRACKS
+                self._part.capture.track(self._part.rows, is_tracked=changes is not NOBODY_TRACKS)
 
     def touched(self, ids: Ids | None) -> None:
         with self.lock:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from device_world import CACHES, Make, Nobody, batch, bits_set, empty_columns, make, rows_now, staging, train
 
+from ett.checkpoint.tracked_table import NOBODY_TRACKS
 from ett.errors import CorruptState
 from ett.trainer import EmbOptimType
 from ett.trainer.embedding import block_capture
@@ -165,3 +166,15 @@ def test_a_batch_that_changes_no_row_keeps_none(make: Make) -> None:
     assert not boundary.counts.guard
     boundary.close()
     assert not bits_set(part.at_boundary(None).changed(), 170)
+
+
+def test_a_table_that_nobody_tracks_costs_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, parts = tracked(make, EmbOptimType.EXACT_SGD)
+    noted: list[Any] = []
+    monkeypatch.setattr(kept_rows, "note_update", lambda *args, **named: noted.append(args))
+    train(tables, batch(random.Random(5)))
+    assert len(noted) == 2  # blocks
+    for part in parts:
+        part.track(NOBODY_TRACKS)
+    train(tables, batch(random.Random(6)))
+    assert len(noted) == 2
