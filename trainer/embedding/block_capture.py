@@ -32,6 +32,7 @@ from ett.trainer.kernels.segments import Segments
 
 _BOUNCED_BYTES = 16 << 20  # that cross the link at once
 _TOLD = 1024  # launches whose numbers of rows are not asked for yet, at most
+_LEAST_ROWS = 64  # of a ring
 _WAIT_S = 0.05
 Rows = NDArray[np.int64]  # of the block
 
@@ -72,19 +73,18 @@ class BlockCapture:
     def __init__(self, num_rows: int, columns: Sequence[Tensor], row_of_slot: Tensor | None) -> None:
         """Args: columns: what an update changes, [slots, W] of the weights and of each state, on the device."""
         self.device = columns[0].device
-        self._columns = tuple(map(kept_rows.as_words, columns))
+        self._num_rows, self._columns = num_rows, tuple(map(kept_rows.as_words, columns))
         self._row_of_slot = row_of_slot
         self.bits = RowBits(kept_rows.words_of(num_rows, self.device), kept_rows.words_of(num_rows, self.device))
         self.lanes = Lanes(self.device)
         self._tracked: frozenset[range] = frozenset()  # tables whose changes somebody wants to know: their rows
         self.stream = torch.cuda.current_stream(self.device) if self.is_cuda else None  # that trains
         self.waited_s = 0.0  # by training, for room, since the last boundary
-        self.num_kept = 0
         self.failure: EttError | None = None
         self._snapshot: Snapshot | None = None  # None: rows have changed since
         self._open: frozenset[range] = frozenset()  # tables that are kept: their rows
         self._ring: Ring | None = None
-        self._room_bytes, self._patience = 0, Patience(0.0)
+        self._patience = Patience(0.0)
         self._told = torch.empty(0, dtype=torch.int64)  # the rows that were kept by the end of a launch
         self._staged: StagedRows | None = None
         self._staging = threading.Lock()  # of _staged
@@ -121,8 +121,7 @@ class BlockCapture:
         assert self._snapshot is not None
         self._snapshot.tables.add(rows)
         if staging is not None:
-            self._make_room(staging)
-            self._patience = staging.patience
+            self._make_room(rows, staging)
             with self._changed:
                 self._open |= {rows}
             if self._thread is None:
@@ -165,25 +164,29 @@ class BlockCapture:
         if self._thread is not None:
             self._thread.join()  # it has ended, or does at once: nobody wants anything
             self._thread = None
-        self.waited_s, self.num_kept, self.failure, self._room_bytes, self._staged = 0.0, 0, None, 0, None
+        self.waited_s, self.failure, self._staged = 0.0, None, None
         self._launches.clear()
         self._launched = self._drained_launch = self._drained = 0
         if self._ring is not None:
             self._ring.words.zero_()
 
-    def _make_room(self, staging: DeviceStaging) -> None:
-        """Have the ring as large as all tables together want it; nothing is in it yet."""
-        if self._staged is None:
-            self._staged = StagedRows([4 * column.shape[1] for column in self._columns], staging.pool)
-        self._room_bytes += staging.device_bytes
+    def _make_room(self, rows: range, staging: DeviceStaging) -> None:
+        """Have staging memory, and a ring as large as all tables together want it; nothing is in it yet.
+
+        Args: staging: of the table with these rows; the others' is in proportion to theirs.
+        """
+        if self._staged is not None:
+            return
+        self._patience = staging.patience
+        self._staged = StagedRows([4 * column.shape[1] for column in self._columns], staging.pool)
         row_bytes = 8 + 4 * sum(column.shape[1] for column in self._columns)
-        capacity = max(64, self._room_bytes // row_bytes)
+        capacity = max(_LEAST_ROWS, staging.device_bytes * self._num_rows // (len(rows) * row_bytes))
         if self._ring is not None and self._ring.capacity >= capacity:
             return
         self._ring = None  # before there is another
         kept = [torch.empty(capacity, c.shape[1], dtype=torch.int32, device=self.device) for c in self._columns]
-        rows = torch.empty(capacity, dtype=torch.int64, device=self.device)
-        self._ring = Ring(rows, tuple(kept), torch.zeros(2, dtype=torch.int64, device=self.device))
+        of_block = torch.empty(capacity, dtype=torch.int64, device=self.device)
+        self._ring = Ring(of_block, tuple(kept), torch.zeros(2, dtype=torch.int64, device=self.device))
         self._told = torch.zeros(_TOLD, dtype=torch.int64, pin_memory=self.is_cuda)
 
     def _keep(self, updated: Updated, ring: Ring) -> None:
@@ -369,5 +372,4 @@ class BlockCapture:
             room = min(len(rows), staged.room(is_urgent=self._num_waiting > 0)) if self._open else 0
             if room:
                 staged.put(rows[:room], fill)
-                self.num_kept += room
         return room
