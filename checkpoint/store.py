@@ -57,7 +57,8 @@ class Store(Protocol):
 
     def read(self, name: str) -> bytes: ...
 
-    def open(self, name: str) -> AbstractContextManager[ObjectReader]: ...
+    def open(self, name: str) -> AbstractContextManager[ObjectReader]:
+        """Open an object for reading. Raises: FileNotFoundError: now, or when it is first looked into."""
 
     def size(self, name: str) -> int: ...
 

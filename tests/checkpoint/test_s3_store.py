@@ -74,8 +74,9 @@ def test_what_is_not_there_is_not_found(store: S3Store) -> None:
     for look in (store.read, store.size):
         with pytest.raises(FileNotFoundError):
             look("a/missing")
-    with pytest.raises(FileNotFoundError), store.open("a/missing"):
-        pass
+    for use in (lambda reader: reader.size, lambda reader: reader.read_into(0, memoryview(bytearray(8)))):
+        with store.open("a/missing") as reader, pytest.raises(FileNotFoundError):
+            use(reader)
     store.delete("a/missing")
     assert store.list("a") == []
 

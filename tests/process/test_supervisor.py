@@ -259,6 +259,7 @@ def test_workers_know_who_they_are(job: LaunchedJob) -> None:
     assert environ == {
         "ETT_JOB": "j",
         "ETT_ATTEMPT": "1",
+        "ETT_FROM": "",
         "ETT_JOB_DIR": str(job.job_dir),
         "ETT_TEAM": "ads",
         "ETT_OWNER": "ann",

@@ -103,7 +103,8 @@ def test_rows_that_are_not_kept_are_found_and_no_figure_is_printed(monkeypatch: 
 
     def stage_other_bits(self: RowCapture, slots: Any, ids: Any) -> None:
         stage(self, slots, ids)
-        self._columns()[0][self._open, self._filled - 1, 0] ^= 1
+        staged = self._staged
+        staged._columns()[0][staged._open, staged._filled - 1, 0] ^= 1
 
     monkeypatch.setattr(RowCapture, "_stage", stage_other_bits)
     with pytest.raises(ThresholdMissed, match=r"rows of embedding_bags\.t_table0 other than they were at its boundary"):
@@ -148,12 +149,13 @@ def test_the_policy_that_loses_least_comes_first() -> None:
     assert order_of(results) == {100: ["fast", "slow"]}
 
 
-def test_a_gpu_machine_says_why_its_figures_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_policies, "machine_kind", lambda: "h200")
+def test_figures_of_a_device_say_why_they_are_not_there() -> None:
     figures = bench_policies._figures({100: {"adaptive": measured(LEAST_TRIGGERS)}})
     rows = {row["name"]: row for row in judge(load_targets("checkpoint", quick=False), figures, "h200")}
     for name in bench_policies._OF_DEVICE:
-        assert rows[name]["value"] is rows[name]["met"] is None and "not captured yet" in rows[name]["reason"]
+        assert (
+            rows[name]["value"] is rows[name]["met"] is None and "needs a machine of kind h200" in rows[name]["reason"]
+        )
     assert "of 100 triggers" in rows["stall_p99_steps"]["reason"]
     assert rows["guard_share_of_captures"]["met"] and rows["lost_pct_at_100_cpu"]["met"] is False
 
