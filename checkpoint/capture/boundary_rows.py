@@ -29,13 +29,12 @@ class DeviceStaging:
 
     pool: StagingPool
     device_bytes: int
-    patience: Patience  # of training, with memory that is full
 
 
 def device_staging(host_bytes: int, device_bytes: int) -> DeviceStaging:
     """Return memory for all tables on a rank's device; none of it is taken before it is used."""
     # Beyond the limit goes what was in the ring when a writer began to wait for it, and when training had to.
-    return DeviceStaging(StagingPool(host_bytes, 2 * device_bytes, _BLOCK_BYTES), device_bytes, Patience(0.0))
+    return DeviceStaging(StagingPool(host_bytes, 2 * device_bytes, _BLOCK_BYTES), device_bytes)
 
 
 class BoundaryRows(Protocol):
@@ -61,8 +60,11 @@ class BoundaryRows(Protocol):
     def counts(self) -> CaptureCounts:
         """Return what was done for this table so far."""
 
+    def give_up(self, err: EttError) -> None:
+        """Keep nothing any more, and have `read` raise; by any thread, while others read."""
+
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Keep nothing any more, and give memory back: nobody reads any more."""
 
     @property
     def failure(self) -> EttError | None:
@@ -73,8 +75,11 @@ class BoundaryRows(Protocol):
 class SelfKeepingTable(TrackedTable, Protocol):
     """A TrackedTable that tells nobody of updates before a step boundary."""
 
-    def at_boundary(self, staging: DeviceStaging | None) -> BoundaryRows:
+    def at_boundary(self, staging: DeviceStaging | None, patience: Patience) -> BoundaryRows:
         """Begin the next interval, on the thread that trains, between two steps and within the lock.
 
-        Args: staging: keep rows there before they change, until `close`; None: training waits meanwhile.
+        Args:
+            staging: keep rows there before they change, until `close`; None: training waits meanwhile.
+            patience: of training, of all tables, with staging memory that is full; then the save fails.
+        Raises: ConfigError: the device has no such memory.
         """

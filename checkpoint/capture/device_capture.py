@@ -51,8 +51,8 @@ class DeviceCapture:
 
     def give_up(self, err: EttError) -> None:
         """Have the save fail: training goes on, and nothing more is kept."""
-        self._failure = self._failure or err
-        self.close()
+        self._failure, self.is_over = self._failure or err, True
+        self._rows.give_up(err)
 
     def gather(self, ids: Ids, columns: tuple[Bytes, ...]) -> None:
         """Copy rows as they were at the boundary; by several threads, with other ids each.

@@ -110,7 +110,7 @@ class TableSaves:
         Args: patience: with which training waits for room in the pool.
         """
         self.state.settle()
-        specs = {spec.name: spec for spec in self.state.specs}
+        specs, shares = {spec.name: spec for spec in self.state.specs}, self._device_shares()
         for name, table in self._tracked.items():
             table.spec = specs[name]
             # Another Checkpointer of this model, since our last save, or other columns than we have saved.
@@ -119,7 +119,7 @@ class TableSaves:
                 table.chain = TableChain()
             with table.shard.lock:
                 if table.own_keeper is not None:
-                    table.freeze_on_device(self._staging_of(table, patience))
+                    table.freeze_on_device(shares.get(name), patience)
                 else:
                     table.freeze(self._capture_of(table, patience))
 
@@ -255,15 +255,14 @@ class TableSaves:
                 ", ".join(names),
             )
 
-    def _staging_of(self, table: TrackedRows, patience: Patience) -> DeviceStaging | None:
-        """Return the memory of a table on a device: its share, by its bytes, of what there is for all."""
-        if self._device is None:
-            return None
-        on_device = [each for each in self._tracked.values() if each.own_keeper is not None]
-        sizes = [each.spec.row_bytes * each.shard.num_tracked_rows() for each in on_device]
-        mine = table.spec.row_bytes * table.shard.num_tracked_rows()
-        share = self._device.device_bytes * mine // max(1, sum(sizes))
-        return replace(self._device, device_bytes=share, patience=patience)
+    def _device_shares(self) -> dict[str, DeviceStaging]:
+        """Return the memory of each table on a device: its share, by its bytes, of what there is for all."""
+        on_device = {name: table for name, table in self._tracked.items() if table.own_keeper is not None}
+        if self._device is None or not on_device:
+            return {}
+        sizes = {name: each.spec.row_bytes * each.shard.num_tracked_rows() for name, each in on_device.items()}
+        for_all, total = self._device.device_bytes, max(1, sum(sizes.values()))
+        return {name: replace(self._device, device_bytes=for_all * size // total) for name, size in sizes.items()}
 
     def _capture_of(self, table: TrackedRows, patience: Patience) -> RowCapture | None:
         if self._pool is None:

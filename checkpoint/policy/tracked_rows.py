@@ -13,6 +13,7 @@ from ett.checkpoint.policy.row_map import RowMap
 from ett.checkpoint.policy.table_chain import Decision, TableChain
 from ett.checkpoint.policy.table_plan import TablePlan, plan_table
 from ett.checkpoint.policy.table_tracker import Changes, TableTracker
+from ett.checkpoint.stall_budget import Patience
 from ett.checkpoint.table_segments import Ids, TableSpec
 from ett.checkpoint.tracked_table import Slots, TrackedTable
 
@@ -61,10 +62,10 @@ class TrackedRows:
         self.num_rows = self.shard.num_tracked_rows()
         self.tracker.freeze(capture)
 
-    def freeze_on_device(self, staging: DeviceStaging | None) -> None:
+    def freeze_on_device(self, staging: DeviceStaging | None, patience: Patience) -> None:
         """As `freeze`, of a table that keeps its rows by itself."""
         assert self.own_keeper is not None
-        self.boundary = self.own_keeper.at_boundary(staging)
+        self.boundary = self.own_keeper.at_boundary(staging, patience)
         self.capture = None if staging is None else DeviceCapture(self.spec, self.shard, self.boundary)
         self.num_rows = self.shard.num_tracked_rows()
         self.tracker.freeze(self.capture)

@@ -23,7 +23,7 @@ from ett.checkpoint.capture.boundary_rows import Bits, DeviceStaging
 from ett.checkpoint.capture.staged_rows import StagedRows
 from ett.checkpoint.stall_budget import Patience, over_budget
 from ett.checkpoint.table_segments import Bytes
-from ett.errors import CorruptState, EttError
+from ett.errors import ConfigError, CorruptState, EttError
 from ett.raised import raised_by
 from ett.trainer.embedding.device_lanes import Lane, Lanes
 from ett.trainer.kernels import kept_rows
@@ -74,6 +74,7 @@ class BlockCapture:
         """Args: columns: what an update changes, [slots, W] of the weights and of each state, on the device."""
         self.device = columns[0].device
         self._num_rows, self._columns = num_rows, tuple(map(kept_rows.as_words, columns))
+        self._row_bytes = 8 + 4 * sum(column.shape[1] for column in self._columns)  # of the ring
         self._row_of_slot = row_of_slot
         self.bits = RowBits(kept_rows.words_of(num_rows, self.device), kept_rows.words_of(num_rows, self.device))
         self.lanes = Lanes(self.device)
@@ -113,15 +114,19 @@ class BlockCapture:
         self._tracked = self._tracked | {rows} if is_tracked else self._tracked - {rows}
         kept_rows.bits_of(self.bits.changed, rows.start, len(rows)).zero_()
 
-    def at_boundary(self, rows: range, staging: DeviceStaging | None) -> Snapshot:
-        """Return what has changed, and keep the rows of a table from now on if there is staging memory."""
+    def at_boundary(self, rows: range, staging: DeviceStaging | None, patience: Patience) -> Snapshot:
+        """Return what has changed, and keep the rows of a table from now on if there is staging memory.
+
+        Raises: ConfigError: the device has no room for the ring.
+        """
         self._follow_stream()
         if self._snapshot is None or rows in self._snapshot.tables:
-            self._take_snapshot(is_kept=staging is not None)
-        assert self._snapshot is not None
+            self._end_snapshot()
+            self._snapshot = self._take_snapshot(is_kept=staging is not None)
+        if staging is not None:
+            self._make_room(rows, staging, patience)
         self._snapshot.tables.add(rows)
         if staging is not None:
-            self._make_room(rows, staging)
             with self._changed:
                 self._open |= {rows}
             if self._thread is None:
@@ -136,8 +141,8 @@ class BlockCapture:
         """
         if not self._tracked:
             return
-        self._snapshot = None
         self._follow_stream()
+        self._end_snapshot()
         length, ring = len(segments.slots_L), self._ring if self._open else None
         at_once = length if ring is None else max(1, ring.capacity // 2)
         for begin in range(0, length, max(1, at_once)):
@@ -148,7 +153,7 @@ class BlockCapture:
             else:
                 self._keep(updated, ring)
 
-    def _take_snapshot(self, *, is_kept: bool) -> None:
+    def _take_snapshot(self, *, is_kept: bool) -> Snapshot:
         words, passed = self.bits.changed.clone(), None
         self.bits.changed.zero_()
         if is_kept:
@@ -157,7 +162,15 @@ class BlockCapture:
         if self.is_cuda:
             passed = torch.cuda.Event()  # type: ignore[no-untyped-call]
             passed.record()
-        self._snapshot = Snapshot(words, passed)
+        return Snapshot(words, passed)
+
+    def _end_snapshot(self) -> None:
+        """Have the rows of tables that did not come to the boundary counted as changed still: no save has them."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is None:
+            return
+        for rows in self._tracked - snapshot.tables:
+            self.put_back(snapshot, rows)
 
     def _begin_ring(self) -> None:
         assert not self._open, "one checkpoint at a time"
@@ -170,23 +183,34 @@ class BlockCapture:
         if self._ring is not None:
             self._ring.words.zero_()
 
-    def _make_room(self, rows: range, staging: DeviceStaging) -> None:
+    def _make_room(self, rows: range, staging: DeviceStaging, patience: Patience) -> None:
         """Have staging memory, and a ring as large as all tables together want it; nothing is in it yet.
 
         Args: staging: of the table with these rows; the others' is in proportion to theirs.
+        Raises: ConfigError: the device has no room for the ring.
         """
         if self._staged is not None:
             return
-        self._patience = staging.patience
+        self._patience = patience
+        self._have_ring(staging.device_bytes * self._num_rows // len(rows))
         self._staged = StagedRows([4 * column.shape[1] for column in self._columns], staging.pool)
-        row_bytes = 8 + 4 * sum(column.shape[1] for column in self._columns)
-        capacity = max(_LEAST_ROWS, staging.device_bytes * self._num_rows // (len(rows) * row_bytes))
+
+    def _have_ring(self, num_bytes: int) -> None:
+        capacity = max(_LEAST_ROWS, num_bytes // self._row_bytes)
         if self._ring is not None and self._ring.capacity >= capacity:
             return
         self._ring = None  # before there is another
-        kept = [torch.empty(capacity, c.shape[1], dtype=torch.int32, device=self.device) for c in self._columns]
-        of_block = torch.empty(capacity, dtype=torch.int64, device=self.device)
-        self._ring = Ring(of_block, tuple(kept), torch.zeros(2, dtype=torch.int64, device=self.device))
+        try:
+            kept = [torch.empty(capacity, c.shape[1], dtype=torch.int32, device=self.device) for c in self._columns]
+            of_block = torch.empty(capacity, dtype=torch.int64, device=self.device)
+            self._ring = Ring(of_block, tuple(kept), torch.zeros(2, dtype=torch.int64, device=self.device))
+        except torch.OutOfMemoryError as err:
+            num_bytes = capacity * self._row_bytes
+            raise ConfigError(
+                f"{self.device} has no room for {num_bytes} bytes in which rows are kept for a save",
+                expected="that much memory beside what trains",
+                do="lower checkpoint.device_staging_bytes, or make tables or batches smaller",
+            ) from err
         self._told = torch.zeros(_TOLD, dtype=torch.int64, pin_memory=self.is_cuda)
 
     def _keep(self, updated: Updated, ring: Ring) -> None:
@@ -215,7 +239,9 @@ class BlockCapture:
         began_s = now_s = time.monotonic()
         while self._open and (staged.pool.is_overdrawn or not self._has_room(num_rows)):
             if now_s - began_s >= self._patience.left_s:
-                self._give_up(f"training waited {now_s - began_s:.1f} s for staging memory of {self.device}")
+                self.give_up(
+                    over_budget(f"training waited {now_s - began_s:.1f} s for memory to keep rows of {self.device}")
+                )
                 break
             if staged.pool.is_overdrawn:
                 staged.pool.wait(_WAIT_S)
@@ -226,11 +252,6 @@ class BlockCapture:
         self.waited_s += now_s - began_s
         self._patience.left_s -= now_s - began_s
         return bool(self._open)
-
-    def _give_up(self, fact: str) -> None:
-        with self._changed:
-            self.failure, self._open = over_budget(fact), frozenset()
-            self._changed.notify_all()
 
     def _has_room(self, num_rows: int) -> bool:
         ring = self._ring
@@ -246,7 +267,21 @@ class BlockCapture:
                 now.wait_stream(self.stream)
                 self.stream = now
 
-    # By those that save.
+    # By those that save, and by whoever gives a save up.
+
+    def give_up(self, err: EttError) -> None:
+        """Keep nothing any more, of any table; what was kept stays until they are closed."""
+        with self._changed:
+            self.failure, self._open = self.failure or err, frozenset()
+            self._changed.notify_all()
+
+    def put_back(self, snapshot: Snapshot, rows: range) -> None:
+        """Have rows of a table that had changed counted as changed again."""
+        lane = self.lane(snapshot)
+        with lane.here():
+            part = kept_rows.bits_of(self.bits.changed, rows.start, len(rows))
+            kept_rows.widen(part, kept_rows.bits_of(snapshot.words, rows.start, len(rows)))
+        lane.wait()
 
     def changed(self, snapshot: Snapshot, rows: range) -> Bits:
         """Return a table's part of a snapshot."""
@@ -278,20 +313,20 @@ class BlockCapture:
             rarely the next.
         Raises: CorruptState: they were lost. Unreachable: the save was given up.
         """
-        staged, places = self._staged, self._kept_by(rows, began)
+        staged = self._staged
+        assert staged is not None
+        places = self._kept_by(staged, rows, began)
         if (places < 0).any():
-            places = self._kept_by(rows, began + 1)
-        if (places < 0).any() or staged is None:
+            places = self._kept_by(staged, rows, began + 1)
+        if (places < 0).any():
             raise CorruptState(
                 f"{int((places < 0).sum())} rows of a table on {self.device} were neither read nor kept",
                 do="report this: it is a defect; the checkpoint before this one is whole",
             )
         staged.take(at, places, columns)
 
-    def _kept_by(self, rows: Rows, launch: int) -> Rows:
+    def _kept_by(self, staged: StagedRows, rows: Rows, launch: int) -> Rows:
         """Return where rows stand in staging memory when a launch's rows are there."""
-        staged = self._staged
-        assert staged is not None
         with self._staging:
             self._num_waiting += 1
         with self._changed:
@@ -316,10 +351,7 @@ class BlockCapture:
 
     def _drain(self) -> None:
         if (err := raised_by(self._take_all)) is not None:
-            told = f"rows that were kept on {self.device} could not be brought to the host: {err}"
-            with self._changed:
-                self.failure, self._open = CorruptState(told), frozenset()
-                self._changed.notify_all()
+            self.give_up(CorruptState(f"rows that were kept on {self.device} could not be brought to the host: {err}"))
 
     def _take_all(self) -> None:
         lane = Lane(self.device)
@@ -341,8 +373,7 @@ class BlockCapture:
     def _take(self, lane: Lane, kept: int) -> None:
         ring = self._ring
         assert ring is not None
-        row_bytes = 8 + 4 * sum(column.shape[1] for column in ring.columns)
-        at_once = max(1, _BOUNCED_BYTES // row_bytes)
+        at_once = max(1, _BOUNCED_BYTES // self._row_bytes)
         while self._drained < kept:
             first = self._drained % ring.capacity
             part = slice(first, min(first + at_once, first + kept - self._drained, ring.capacity))

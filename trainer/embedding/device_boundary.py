@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ett.checkpoint.capture.boundary_rows import Bits, DeviceStaging
 from ett.checkpoint.capture.capture_counts import CaptureCounts
+from ett.checkpoint.stall_budget import Patience
 from ett.checkpoint.table_segments import Bytes
 from ett.checkpoint.tracked_table import Slots
 from ett.errors import EttError
@@ -32,11 +33,16 @@ class Column:
 
 class DeviceBoundary:
     def __init__(
-        self, capture: BlockCapture, rows: range, columns: Sequence[Column], staging: DeviceStaging | None
+        self,
+        capture: BlockCapture,
+        rows: range,
+        columns: Sequence[Column],
+        staging: DeviceStaging | None,
+        patience: Patience,
     ) -> None:
-        """Args: rows: of the block, the table's. staging: see `SelfKeepingTable.at_boundary`."""
+        """Args: rows: of the block, the table's. staging, patience: see `SelfKeepingTable.at_boundary`."""
         self._capture, self._rows, self._columns = capture, rows, columns
-        self._snapshot = capture.at_boundary(rows, staging)
+        self._snapshot = capture.at_boundary(rows, staging, patience)
         self._counting = threading.Lock()
         self._num_read = self._num_kept = 0
 
@@ -48,11 +54,7 @@ class DeviceBoundary:
         return self._capture.changed(self._snapshot, self._rows)
 
     def put_back(self) -> None:
-        lane, part = self._lane(), (self._rows.start, len(self._rows))
-        with lane.here():
-            changed = kept_rows.bits_of(self._capture.bits.changed, *part)
-            kept_rows.widen(changed, kept_rows.bits_of(self._snapshot.words, *part))
-        lane.wait()
+        self._capture.put_back(self._snapshot, self._rows)
 
     def want_only(self, wanted: Bits) -> None:
         lane, part = self._lane(), kept_rows.bits_of(self._capture.bits.wanted, self._rows.start, len(self._rows))
@@ -85,6 +87,9 @@ class DeviceBoundary:
         with self._counting:
             self._num_kept += len(left)
             self._num_read += len(slots) - len(left)
+
+    def give_up(self, err: EttError) -> None:
+        self._capture.give_up(err)
 
     def close(self) -> None:
         self._capture.close(self._rows)
@@ -148,6 +153,9 @@ class NoRows:
         return None
 
     def read(self, slots: Slots, columns: tuple[Bytes, ...]) -> None:
+        return None
+
+    def give_up(self, err: EttError) -> None:
         return None
 
     def close(self) -> None:

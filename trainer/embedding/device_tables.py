@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ett.checkpoint.capture.boundary_rows import BoundaryRows, DeviceStaging
 from ett.checkpoint.row_ranges import gather_range, scatter_range
+from ett.checkpoint.stall_budget import Patience
 from ett.checkpoint.table import StateSpec, TableRows
 from ett.checkpoint.table_lock import TableLock
 from ett.checkpoint.tracked_table import NOBODY_TRACKS, Ids, RowChanges, Slots
@@ -149,14 +150,15 @@ class DeviceTable(nn.Module):
     def ids_of_slots(self, slots: Slots) -> Ids:
         return slots + self._first_id
 
-    def at_boundary(self, staging: DeviceStaging | None) -> BoundaryRows:
+    def at_boundary(self, staging: DeviceStaging | None, patience: Patience) -> BoundaryRows:
         if staging is None:  # training waits, and `gather` reads the rows
             self._meet()
             if self._cache is not None:
                 self._cache.flush()
         if self._part is None:
             return NoRows()
-        return DeviceBoundary(self._part.capture, self._part.rows, self._part.columns, staging)
+        part = self._part
+        return DeviceBoundary(part.capture, part.rows, part.columns, staging, patience)
 
     def _is_mine(self, ids: Ids) -> NDArray[np.bool_]:
         return (ids >= self._first_id) & (ids < self._first_id + len(self.weight))

@@ -9,7 +9,6 @@ Shapes: R rows of a block, C of the ring, L positions of a batch, N rows of a li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -115,13 +114,6 @@ def gather_words(table_RW: Tensor, rows_N: Tensor, out_NW: Tensor) -> None:
 def bits_of(words: Tensor, first: int, count: int) -> Tensor:
     """Return the words of rows [first, first + count); first is a multiple of 32."""
     return words[first // WORD_BITS : -(-(first + count) // WORD_BITS)]
-
-
-def rows_set(words: Sequence[int] | Tensor) -> Tensor:
-    """Return the numbers of the bits that are set, int64, ascending: for tests and references."""
-    as_tensor = torch.as_tensor(words, dtype=torch.int32)
-    shifts = torch.arange(WORD_BITS, dtype=torch.int32, device=as_tensor.device)
-    return torch.nonzero((as_tensor[:, None] >> shifts & 1).view(-1)).squeeze(1)
 
 
 def _kernels(tensor: Tensor) -> ModuleType:

@@ -27,6 +27,7 @@ TABLES = [
 ]
 KEYS = ["f1", "f3", "f2"]
 LIMITS = {"f1": 130, "f3": 170, "f2": 90}
+PATIENT = Patience(60.0)
 Make = Callable[..., EmbeddingBagCollection]
 
 
@@ -79,7 +80,7 @@ def bits_set(bits: NDArray[np.uint8], num_rows: int) -> set[int]:
 
 def staging(host_bytes: int = 1 << 20, block_bytes: int = 512) -> DeviceStaging:
     """A ring of 64 rows, and blocks of a few rows: as little as there can be."""
-    return DeviceStaging(StagingPool(host_bytes, 1 << 20, block_bytes), 0, Patience(60.0))
+    return DeviceStaging(StagingPool(host_bytes, 1 << 20, block_bytes), 0)
 
 
 CACHES = [None, CacheParams(load_factor=0.5), CacheParams(load_factor=0.5, state_load_factor=0.6)]

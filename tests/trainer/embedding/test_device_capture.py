@@ -8,16 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from device_world import CACHES, Make, Nobody, batch, bits_set, empty_columns, make, rows_now, staging, train
+from device_world import CACHES, PATIENT, Make, Nobody, batch, bits_set, empty_columns, make, rows_now, staging, train
 
+from ett.checkpoint.capture.device_capture import DeviceCapture
+from ett.checkpoint.capture.staged_rows import StagedRows
+from ett.checkpoint.digest import ColumnGroup
+from ett.checkpoint.stall_budget import over_budget
+from ett.checkpoint.table_segments import TableSpec
 from ett.checkpoint.tracked_table import NOBODY_TRACKS
-from ett.errors import CorruptState
+from ett.errors import ConfigError, CorruptState, Unreachable
 from ett.trainer import EmbOptimType
 from ett.trainer.embedding import block_capture
 from ett.trainer.embedding.cache_params import CacheParams
 from ett.trainer.kernels import kept_rows
 
 __all__ = ["make"]  # a fixture
+SPEC = TableSpec(table_id="t0000", name="a", dim=8, groups=(ColumnGroup("weight", "float32", 8),))
 
 
 def tracked(make: Make, optimizer: EmbOptimType, cache: CacheParams | None = None) -> tuple[Any, list[Any]]:
@@ -49,7 +55,7 @@ def live_through(tables: Any, parts: list[Any], rng: random.Random) -> int:
             train(tables, batch(rng))
         expected = [rows_now(part) for part in parts]
         memory = staging()
-        boundaries = [part.at_boundary(memory) for part in parts]
+        boundaries = [part.at_boundary(memory, PATIENT) for part in parts]
         wanted = [set(range(len(part.weight))) for part in parts]
         for n, rows in enumerate(expected if before is not None else ()):
             changed = bits_set(boundaries[n].changed(), len(rows))
@@ -110,7 +116,7 @@ def test_training_waits_for_room_and_counts_it(make: Make, monkeypatch: pytest.M
     rng, part = random.Random(1), parts[1]
     expected = rows_now(part)
     memory = staging(host_bytes=512)
-    boundary = part.at_boundary(memory)
+    boundary = part.at_boundary(memory, PATIENT)
     drained = block_capture.BlockCapture._take_all
 
     def reading(self: Any, *args: Any, **named: Any) -> bool:
@@ -132,13 +138,13 @@ def test_a_boundary_that_no_checkpoint_used_has_its_rows_changed_again(make: Mak
     tables, (part, *_) = tracked(make, EmbOptimType.EXACT_SGD)
     rng = random.Random(2)
     train(tables, batch(rng))
-    first = part.at_boundary(None)
+    first = part.at_boundary(None, PATIENT)
     changed = bits_set(first.changed(), 170)
     assert changed
     first.put_back()
     train(tables, batch(rng))
-    assert changed < bits_set(part.at_boundary(None).changed(), 170)
-    assert not bits_set(part.at_boundary(None).changed(), 170)
+    assert changed < bits_set(part.at_boundary(None, PATIENT).changed(), 170)
+    assert not bits_set(part.at_boundary(None, PATIENT).changed(), 170)
 
 
 def test_a_drain_that_fails_fails_the_checkpoint_and_not_training(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +154,7 @@ def test_a_drain_that_fails_fails_the_checkpoint_and_not_training(make: Make, mo
     monkeypatch.setattr(block_capture.BlockCapture, "_take", broken)
     tables, (part, *_) = tracked(make, EmbOptimType.EXACT_SGD)
     rng = random.Random(3)
-    boundary = part.at_boundary(staging())
+    boundary = part.at_boundary(staging(), PATIENT)
     for _ in range(20):
         train(tables, batch(rng, size=40))
     with pytest.raises(CorruptState, match="the link is gone"):
@@ -159,13 +165,13 @@ def test_a_drain_that_fails_fails_the_checkpoint_and_not_training(make: Make, mo
 def test_a_batch_that_changes_no_row_keeps_none(make: Make) -> None:
     tables, (part, *_) = tracked(make, EmbOptimType.EXACT_SGD, CacheParams(load_factor=0.5))
     expected = rows_now(part)
-    boundary = part.at_boundary(staging())
+    boundary = part.at_boundary(staging(), PATIENT)
     pooled = tables(batch(random.Random(4))).values()
     (pooled * torch.full_like(pooled, float("nan"))).sum().backward()
     assert read(boundary, part, list(range(170))) == dict(enumerate(expected))
     assert not boundary.counts.guard
     boundary.close()
-    assert not bits_set(part.at_boundary(None).changed(), 170)
+    assert not bits_set(part.at_boundary(None, PATIENT).changed(), 170)
 
 
 def test_a_table_that_nobody_tracks_costs_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,3 +184,59 @@ def test_a_table_that_nobody_tracks_costs_nothing(make: Make, monkeypatch: pytes
         part.track(NOBODY_TRACKS)
     train(tables, batch(random.Random(6)))
     assert len(noted) == 2
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["at once", "after a step"])
+def test_a_boundary_that_only_some_tables_came_to_loses_no_change(make: Make, goes_on: bool) -> None:
+    """Tables a and c share a block; whatever ended the save came between the two."""
+    tables, (a, _, c) = tracked(make, EmbOptimType.EXACT_SGD)
+    rng = random.Random(7)
+    train(tables, batch(rng, size=40))
+    rows = {part.name: rows_now(part) for part in (a, c)}
+    before = {part.name: rows_now(part) for part in list(make(EmbOptimType.EXACT_SGD).embedding_bags.values())}
+    a.at_boundary(None, PATIENT).put_back()
+    if goes_on:
+        train(tables, batch(rng, size=1))
+    for part in (a, c):
+        has_changed = {n for n, row in enumerate(rows[part.name]) if row != before[part.name][n]}
+        assert has_changed and has_changed <= bits_set(part.at_boundary(None, PATIENT).changed(), len(part.weight))
+
+
+def test_a_device_without_room_for_the_ring_is_told_of_and_loses_no_change(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*args: Any) -> None:
+        raise torch.OutOfMemoryError("tried to allocate")
+
+    tables, (part, *_) = tracked(make, EmbOptimType.EXACT_SGD)
+    train(tables, batch(random.Random(8)))
+    with monkeypatch.context() as patched:
+        patched.setattr(block_capture, "Ring", no_room)
+        with pytest.raises(ConfigError, match=r"checkpoint\.device_staging_bytes"):
+            part.at_boundary(staging(), PATIENT)
+    assert bits_set(part.at_boundary(None, PATIENT).changed(), 170)
+
+
+def test_who_reads_while_a_save_is_given_up_is_told_why(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows have been found in staging memory, and are not there any more when it takes them."""
+    tables, (part, *_) = tracked(make, EmbOptimType.EXACT_SGD)
+    memory, rng = staging(), random.Random(9)
+    capture = DeviceCapture(SPEC, part, part.at_boundary(memory, PATIENT))
+    for _ in range(4):
+        train(tables, batch(rng, size=20))
+    find = StagedRows.find
+
+    def found_and_given_up(self: StagedRows, ids: Any) -> Any:
+        places = find(self, ids)
+        capture.give_up(over_budget("training waited"))
+        return places
+
+    monkeypatch.setattr(StagedRows, "find", found_and_given_up)
+    every = np.arange(170)
+    with pytest.raises(Unreachable, match="training waited"):
+        capture.gather(every, empty_columns(part, 170))
+        capture.check()
+    with pytest.raises(Unreachable, match="training waited"):
+        capture.gather(every, empty_columns(part, 170))
+    capture.close()
+    assert memory.pool.lent == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ett.trainer.kernels import kept_rows, reference_kept_rows
-from ett.trainer.kernels.kept_rows import KEPT, LAUNCH, Ring, RowBits, Updated, rows_set, words_of
+from ett.trainer.kernels.kept_rows import KEPT, LAUNCH, WORD_BITS, Ring, RowBits, Updated, words_of
 from ett.trainer.kernels.segments import Segments, segments_of
 
 NUM_ROWS, CAPACITY = 150, 70
@@ -20,6 +20,12 @@ def kernels() -> ModuleType:
     from ett.trainer.kernels import triton_kept_rows
 
     return triton_kept_rows
+
+
+def rows_set(words: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of the bits that are set, ascending."""
+    shifts = torch.arange(WORD_BITS, dtype=torch.int32, device=words.device)
+    return torch.nonzero((words[:, None] >> shifts & 1).view(-1)).squeeze(1)
 
 
 def tables(num_tables: int, num_slots: int, device: torch.device) -> tuple[torch.Tensor, ...]:
