@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from typing import Literal
 
 from ett.checkpoint.interval import Interval, parse_interval
@@ -85,8 +86,9 @@ class Fault:
         words += [f"gen={_RANKS.get(self.gen, self.gen)}"] if self.gen or self.times or self.mtbf else []
         for name in _LATER_FIELDS:
             value = getattr(self, name)
-            if value != _DEFAULTS[name]:
-                shown = f"{value:g}" if isinstance(value, float) else str(value)
+            if value != (_usual_tier(self.kind) if name == "tier" else _DEFAULTS[name]):
+                # Exact, and never as 1e+06: a worker reads it again.
+                shown = f"{Decimal(str(value)).normalize():f}" if isinstance(value, float) else str(value)
                 words.append(f"{name.removesuffix('_s')}={shown}")
         return words
 
@@ -144,6 +146,10 @@ def parse_fault(spec: str) -> Fault:
     return _checked(_Words(spec, given).fault(kind), spec, given)
 
 
+def _usual_tier(kind: Kind) -> str:
+    return "remote" if kind in ("store_slow", "store_fails") else "local"
+
+
 class _Words:
     """The keys and values of one spec."""
 
@@ -170,7 +176,7 @@ class _Words:
             steps=self._count("steps"),
             ops=self._count("ops"),
             saves=self._count("saves"),
-            tier=self._one_of("tier", TIERS, "remote" if kind in ("store_slow", "store_fails") else "local"),
+            tier=self._one_of("tier", TIERS, _usual_tier(kind)),
         )
 
     def _point(self, kind: Kind) -> str:
@@ -208,7 +214,7 @@ class _Words:
         return sign * found.seconds
 
     def _mtbf(self) -> str:
-        value = self._given.get("mtbf", "")
+        value = "".join(self._given.get("mtbf", "").split())  # a plan is a text of specs with spaces between them
         try:
             is_known = not value or parse_interval(value, "mtbf").kind != "auto"
         except ConfigError:

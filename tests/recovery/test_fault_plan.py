@@ -24,6 +24,12 @@ SPECS = [
     "kill:mtbf=10m,seed=3,times=2",
     "kill:step=3,times=2,attempt=1,gen=0",
     "stop:mtbf=200steps,rank=each,for=1",
+    "kill:mtbf=200 steps",
+    "store_slow:step=4,tier=local",
+    "store_fails:step=4,tier=local",
+    "hang:step=7,for=2000000",
+    "clock:step=3,by=-1234567.25",
+    "slow:step=7,by=0.00001",
 ]
 
 
