@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, get_args
 
 from ett.checkpoint.interval import Interval, parse_interval
 from ett.errors import ConfigError, UsageError
@@ -26,10 +26,10 @@ Kind = Literal[
     "lost_host",
     "clock",
 ]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 STORE_KINDS: tuple[Kind, ...] = ("disk_full", "store_slow", "store_fails")
 ANY = -1  # rank: drawn from the seed
 EACH = -2  # rank, attempt, gen: all of them
-DEADLY: tuple[Kind, ...] = ("kill", "exit", "raise")
 # Keys that only some kinds have; the others are everybody's.
 OWN_KEYS: dict[str, tuple[Kind, ...]] = {
     "code": ("exit",),
@@ -122,7 +122,6 @@ class Fault:
 _RANKS = {ANY: "any", EACH: "each"}
 _LATER_FIELDS = ("times", "mtbf", "seed", "how", "for_s", "by_s", "steps", "ops", "saves", "tier")
 _DEFAULTS = {field.name: field.default for field in fields(Fault)}
-KINDS: tuple[Kind, ...] = (*DEADLY, "hang", "stop", "slow", *STORE_KINDS, "corrupt", "lost_host", "clock")
 GRAMMAR = (
     f"{'|'.join(KINDS)}, then :rank=N,step=N and more (docs/chaos.md), such as kill:rank=1,step=120 or "
     "disk_full:step=40,saves=2"
