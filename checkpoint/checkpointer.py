@@ -103,7 +103,9 @@ class Checkpointer:
         self._source = Source.of_environ(os.environ)
         policy = parse_policy(config.policy, config.max_chain)
         bare, present = store or open_store(config.uri or _job_uri(record)), ranks or current_ranks()
-        opened: Store = record.through_faults(bare, "local" if is_local(bare.uri) else "remote")
+        buffer = _buffer_folder(config, bare, record)
+        is_remote = buffer is not None or not is_local(bare.uri)
+        opened: Store = record.through_faults(bare, "remote" if is_remote else "local")
         is_tracked = config.background or not isinstance(policy, Full)
         self._state = TrainingState(model, optimizer, loader, extra, is_tracked=is_tracked, is_copy=present.rank > 0)
         self._place = SavePlace(
@@ -117,7 +119,6 @@ class Checkpointer:
         )
         self._reading = self._place  # where a restore looks
         self._tier: BufferedTier | None = None
-        buffer = _buffer_folder(config, opened, record)
         if buffer is not None:
             from ett.checkpoint.buffered_tier import BufferedTier  # saves to a local folder do without
 

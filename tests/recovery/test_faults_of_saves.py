@@ -15,11 +15,12 @@ from ett.recovery.armed_faults import arm
 from ett.tracker import Run, RunIdentity
 
 
-def start(folder: Path, chaos: str, attempt: int = 1) -> tuple[Checkpointer, nn.Module, Run]:
+def start(folder: Path, chaos: str, attempt: int = 1, **places: str) -> tuple[Checkpointer, nn.Module, Run]:
     identity = RunIdentity(job="j", attempt=attempt, job_dir=folder)
     run = Run(identity, faults=arm(chaos, folder, rank=0, attempt=attempt))
     model = nn.Linear(4, 4, bias=False)
-    return Checkpointer(CheckpointConfig(interval="1 steps", background=False), model=model, run=run), model, run
+    config = CheckpointConfig(interval="1 steps", background=False, **places)  # type: ignore[arg-type]
+    return Checkpointer(config, model=model, run=run), model, run
 
 
 @pytest.fixture
@@ -70,3 +71,13 @@ def test_a_damaged_commit_is_passed_over(folder: Path) -> None:
     again.close()
     run.close()
     assert [r.data["kind"] for r in read_folder(folder).records if r.ev == "fault_injected"] == ["corrupt"]
+
+
+def test_a_shared_folder_behind_a_buffer_is_the_remote_tier(folder: Path, tmp_path: Path) -> None:
+    places = {"uri": str(tmp_path / "shared"), "buffer_dir": str(tmp_path / "disk")}
+    checkpointer, model, run = start(folder, "store_fails:step=1,ops=1", **places)
+    checkpointer.restore()
+    assert train(checkpointer, model, range(1, 3)) == [True, True]
+    checkpointer.close()
+    run.close()
+    assert [r.data["tier"] for r in read_folder(folder).records if r.ev == "fault_injected"] == ["remote"]
