@@ -25,8 +25,9 @@ from ett.exit_order import ExitOrder
 from ett.failure import RankExit, first_failure
 from ett.generation import Generation
 from ett.one_host_rendezvous import ADDRESS, OneHostRendezvous, local_store
+from ett.outcome import Outcome
 from ett.replaced_rank import ReplacedRank
-from ett.supervisor import JobSupervisor, Outcome
+from ett.supervisor import JobSupervisor
 
 MONITOR_INTERVAL_S = 0.05
 # After one rank's failure the others can only end: time to see their broken connections and print why.

@@ -19,16 +19,18 @@ from ett.job_history import read_history
 from ett.kept_launch import KeptLaunch
 from ett.launch_plan import Kind, LaunchPlan, read_plan
 from ett.otel.live_process import LiveExport
+from ett.outcome import Outcome
 from ett.recipe import resolve, resolve_telemetry
 from ett.recipe_cli import site_file
 from ett.recipe_sections import JobConfig, LaunchConfig, TelemetryConfig, TelemetryMode
 from ett.report_text import count
+from ett.restart import recovery_config
 from ett.ring_drain import drain_leftovers
 from ett.seams import SEAMS, load
 from ett.section import build_section
 from ett.shown_text import say
 from ett.stop_signals import StopSignals
-from ett.supervisor import JobSupervisor, Outcome, end_complete_job, recovery_config
+from ett.supervisor import JobSupervisor, end_complete_job
 from ett.telemetry_agent import TelemetryAgent
 
 

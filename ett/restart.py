@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+from ett.seams import SEAMS, load
 
 FailureClass = Literal["user", "infra", "unknown"]
 
@@ -53,3 +55,10 @@ class RecoverySettings(Protocol):
 class RestartPolicy(Protocol):
     def __call__(self, attempts: tuple[AttemptFacts, ...], config: RecoverySettings) -> RestartDecision:
         """Decide what follows the last of `attempts`, which are those of this launch, in order."""
+
+
+def recovery_config() -> type[Any]:
+    """Return the dataclass of the [recovery] section."""
+    sections: dict[str, str] = load(SEAMS["recipe_sections"])
+    config: type[Any] = load(sections["recovery"])
+    return config

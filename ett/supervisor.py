@@ -13,33 +13,24 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ett.clock import Clock, SystemClock
 from ett.event_log import EventWriter, own_place
-from ett.failure import (
-    FINAL_CODES,
-    RankExit,
-    classify,
-    first_failure,
-    keep_tail,
-    last_lines,
-    named_cause,
-    names_lost_peer,
-    signature,
-    stated_cause,
-)
+from ett.failure import FINAL_CODES, RankExit, classify, first_failure, named_cause, signature, stated_cause
 from ett.generation import FOLDER_VARIABLE, Generation, GenerationFolder, generation_environ
 from ett.hang import Hang
 from ett.hang_watch import HangWatch
 from ett.job_folder import JobFolder
-from ett.job_history import JobHistory, has_stepped, last_step, read_history, records_of
+from ett.job_history import JobHistory, has_stepped, read_history
 from ett.launch_plan import LaunchPlan, versions
 from ett.memory_kills import num_memory_kills
 from ett.otel.trace_ids import attempt_place, needs_own_trace, parse_traceparent
+from ett.outcome import Outcome
+from ett.planned_faults import PlannedFaults
 from ett.process_identity import ProcessIdentity
-from ett.restart import AttemptFacts, RecoverySettings, RestartDecision, RestartPolicy
+from ett.rank_words import RankWords
+from ett.restart import AttemptFacts, RecoverySettings, RestartDecision, RestartPolicy, recovery_config
 from ett.ring_drain import RingDrain
 from ett.seams import SEAMS, load
 from ett.section import build_section
@@ -50,18 +41,6 @@ from ett.world import Places, World
 
 POLICY_VERSION = 1
 HEARTBEAT_INTERVAL_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """How a launch ended."""
-
-    status: Literal["succeeded", "failed", "preempted"]
-    failure: RankExit | None = None  # of the first failing rank of the last attempt
-    decision: RestartDecision | None = None  # that ended the restarts
-    cause: str = ""  # what the program said, in its own words
-    log_tail: str = ""  # path of its last lines
-    world: World | None = None  # the smaller one to go on with
 
 
 class JobSupervisor:
@@ -319,17 +298,7 @@ class JobSupervisor:
         if not self.plan.chaos:
             return []
         self._rings.flush()
-        faults = load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt).faults
-        told = [r for r in records_of(self.folder.events, "fault_injected", "r*") if r.att >= self.first_attempt]
-        happened = {record.data.get("fault") for record in told}
-        lines = []
-        for spec, fault in zip(self.plan.chaos, faults, strict=True):
-            if str(fault) in happened:
-                continue
-            step = last_step(self.folder.events, self.attempt, max(0, fault.rank))
-            at = "" if step is None else f" (the job ended at step {step})"
-            lines.append(f"chaos: {spec} never fired{at}")
-        return lines
+        return self._faults.unfired(self.attempt)
 
     def beat(self) -> None:
         """Write heartbeats when due: one for each live rank, or the supervisor's own between attempts.
@@ -382,12 +351,11 @@ class JobSupervisor:
         """Return whether a rank ended by an error that says no more than that another one is gone."""
         if gone.hang is not None or gone.signal is not None:
             return False
-        return names_lost_peer(stated_cause(self._rank_lines(self._local_rank(gone))))
+        return self._words.only_lost_a_peer(self._local_rank(gone))
 
     def states_an_error(self, place: int) -> bool:
         """Return whether the rank at a place of the host has named an error, other than that a peer is gone."""
-        stated = stated_cause(self._rank_lines(place))
-        return bool(stated) and not names_lost_peer(stated)
+        return self._words.state_an_error(place)
 
     def _first_to_fail(self, exits: Sequence[RankExit], order: Sequence[int]) -> RankExit:
         """Return the first that failed by itself: a rank that unwinds closes its connections before it ends."""
@@ -398,45 +366,31 @@ class JobSupervisor:
         # A program of the user may give such a code any meaning; it is restarted like any other.
         return self.plan.kind == "recipe" and gone.code in FINAL_CODES
 
+    @property
+    def _words(self) -> RankWords:
+        return RankWords(self.folder.logs(self.attempt), self.first_world)
+
+    @property
+    def _faults(self) -> PlannedFaults:
+        return PlannedFaults(self.plan.chaos, self.folder.events, self.first_attempt or self.attempt)
+
     def _last_words(self, gone: RankExit) -> tuple[list[str], str]:
         """Return a rank's last lines and the file of the job's folder that keeps them; "" where it said nothing."""
-        logs, lines = self.folder.logs(self.attempt), self._rank_lines(self._local_rank(gone))
-        name = keep_tail(logs, lines) if lines else ""
-        return lines, f"logs/{self.attempt}/{name}" if name else ""
-
-    def _rank_lines(self, place: int) -> list[str]:
-        """Return what the rank at a place of the host said last."""
-        logs, first_rank = self.folder.logs(self.attempt), self.first_world.rank_at(place)
-        # The files keep the name that they began with.
-        return last_lines(logs / f"rank{first_rank}.err", logs / f"rank{first_rank}.log")
+        lines = self._words.last_of(self._local_rank(gone))
+        return lines, self._words.keep(lines)
 
     def _cause(self, gone: RankExit, lines: Sequence[str]) -> str:
         """Return a short name of what is known to have ended the rank, "" where nobody knows."""
-        if self._is_injected(gone, lines):
-            return "injected_fault"
+        if self.plan.chaos:
+            self._rings.flush()
+            if self._faults.have_ended(gone, self.attempt, self.generation):
+                return "injected_fault"
         if gone.hang is not None:
             return "hang"
         if gone.signal == signal.SIGKILL:
             before, now = self._num_memory_kills, num_memory_kills()
             return "out_of_memory" if before is not None and now is not None and now > before else ""
         return named_cause(gone, lines)
-
-    def _is_injected(self, gone: RankExit, lines: Sequence[str]) -> bool:
-        """Return whether `--chaos` ended the rank; of a hang, whether of any rank: of the others all wait for one."""
-        if not self.plan.chaos:
-            return False
-        said = {gone.rank: set(lines)}
-        if gone.hang is not None:
-            said |= {rank: set(self._rank_lines(place)) for rank, place in enumerate(self.world.places)}
-        plan = load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt)
-        here = {r: plan.for_process(rank=r, attempt=self.attempt, gen=self.generation).faults for r in said}
-        announced = {rank: {f.announcement for f in faults if f.may_end_process} for rank, faults in here.items()}
-        if any(announced[rank] & said[rank] for rank in said):
-            return True
-        self._rings.flush()  # a long traceback may follow that line
-        told = records_of(self.folder.events, "fault_injected", "r*")
-        now = [r for r in told if (r.att, r.gen) == (self.attempt, self.generation)]
-        return any(f"ett chaos: {r.data.get('fault')}" in announced.get(r.rank or 0, ()) for r in now)
 
     def _local_rank(self, gone: RankExit) -> int:
         return self.world.places[gone.rank] if gone.local_rank is None else gone.local_rank
@@ -474,7 +428,6 @@ class JobSupervisor:
         )
 
     def _worker_environment(self) -> dict[str, str]:
-        chaos = str(load(SEAMS["fault_plan"]).parse(self.plan.chaos).starting_at(self.first_attempt or self.attempt))
         return {
             "ETT_JOB": self.folder.name,
             "ETT_ATTEMPT": str(self.attempt),
@@ -482,7 +435,7 @@ class JobSupervisor:
             "ETT_TEAM": self.plan.team,
             "ETT_OWNER": self.plan.owner,
             "ETT_GRACE_S": str(self.recovery.grace_s),
-            "ETT_CHAOS": chaos,
+            "ETT_CHAOS": str(self._faults),
             # A chosen step is where this launch begins; what it commits itself comes after it.
             "ETT_RESUME": "auto" if self._has_committed else self.plan.resume,
             # A job that has committed must find a checkpoint: training never starts over by itself.
@@ -525,10 +478,3 @@ def end_complete_job(folder: JobFolder) -> None:
     writer = EventWriter(folder.events / "0", "sup", {"job": folder.name}, wait_s=None)
     writer.emit("job_ended", att=0, status="succeeded", inferred=True)
     writer.close()
-
-
-def recovery_config() -> type[Any]:
-    """Return the dataclass of the [recovery] section."""
-    sections: dict[str, str] = load(SEAMS["recipe_sections"])
-    config: type[Any] = load(sections["recovery"])
-    return config

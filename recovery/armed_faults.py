@@ -109,10 +109,10 @@ class ArmedFaults:
             if (fault.tier == store.tier or len(tiers) == 1) and (name := store.damage_newest()):
                 self._tell(fault, point, step, tier=store.tier, name=name)
                 return
-        _say(f"ett chaos: nothing to corrupt for {fault}")
+        _say(f"nothing to corrupt for {fault}")
 
     def _tell(self, fault: Fault, point: str, step: int, **fields: Any) -> None:
-        _say(fault.announcement)
+        _say(str(fault))
         self._emit("fault_injected", fault=str(fault), kind=fault.kind, point=point, step=step, **fields)
 
     def _is_left(self, fault: Fault) -> bool:
@@ -164,7 +164,7 @@ class _Armed:
         return is_ours
 
 
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+def _say(text: str) -> None:
+    sys.stderr.write(f"ett chaos: {text}\n")
     sys.stderr.flush()
     sys.stdout.flush()

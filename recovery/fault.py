@@ -93,11 +93,6 @@ class Fault:
         return words
 
     @property
-    def announcement(self) -> str:
-        """The line that the process writes to its stderr as it happens."""
-        return f"ett chaos: {self}"
-
-    @property
     def may_end_process(self) -> bool:
         """Return whether a process that it happened in may be gone for it; of others something else was the cause."""
         return self.kind not in ("slow", "clock") and not (self.kind in ("hang", "stop") and self.for_s)

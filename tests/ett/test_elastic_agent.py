@@ -12,7 +12,7 @@ from ett import elastic_agent
 from ett.elastic_agent import SupervisedAgent
 from ett.failure import RankExit
 from ett.hang import Hang
-from ett.supervisor import Outcome
+from ett.outcome import Outcome
 from ett.world import World
 
 NO_PROCESS = 2**22 + 1  # above the largest pid of Linux

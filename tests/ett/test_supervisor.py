@@ -18,8 +18,9 @@ from ett.job_folder import JobFolder
 from ett.job_history import read_history
 from ett.launch_plan import LaunchPlan
 from ett.memory_kills import num_memory_kills
+from ett.outcome import Outcome
 from ett.stop_signals import StopSignals
-from ett.supervisor import JobSupervisor, Outcome
+from ett.supervisor import JobSupervisor
 from ett.tracker import Run, RunIdentity
 
 PLAN = LaunchPlan(kind="script", target="train.py", cwd="/", nproc=2, team="ads", recovery={"max_restarts": 2})
@@ -95,17 +96,29 @@ def test_a_rank_that_only_lost_a_peer_is_not_the_first_to_fail(
     assert (end_of(folder)["first_failing_rank"], end_of(folder)["cause"]) == (1, "value_error")
 
 
-def test_a_fault_before_a_long_traceback_is_the_cause(folder: JobFolder) -> None:
-    job = JobSupervisor(replace(PLAN, chaos=("raise:rank=0,step=4",)), folder, StopSignals())
+@pytest.mark.parametrize(
+    ("fault", "of_rank", "cause"),
+    [
+        ("raise:rank=each,step=4,point=step,attempt=1", 0, "injected_fault"),
+        ("raise:rank=each,step=4,point=step,attempt=1", 1, "value_error"),  # it happened to another rank
+        ("raise:rank=each,step=5,point=step,attempt=1", 0, "value_error"),  # none of this launch's
+        ("slow:rank=each,step=3,point=step,attempt=1", 0, "value_error"),  # ends nobody
+    ],
+)
+def test_a_fault_that_the_failed_rank_recorded_is_the_cause(
+    fault: str, of_rank: int, cause: str, folder: JobFolder
+) -> None:
+    plan = replace(PLAN, chaos=("raise:rank=each,step=4", "slow:rank=each,step=3"))
+    job = JobSupervisor(plan, folder, StopSignals())
     job.open(read_history(folder.events))
     environ = begin(job)
-    run = Run(RunIdentity.from_environ(environ | {"RANK": "0"}))
-    run.emit("fault_injected", fault="raise:rank=0,step=4,point=step,attempt=1", kind="raise", point="step", step=4)
+    run = Run(RunIdentity.from_environ(environ | {"RANK": str(of_rank)}))
+    run.emit("fault_injected", fault=fault, kind=fault.partition(":")[0], point="step", step=4)
     run.close()
-    (folder.logs(1) / "rank0.err").write_text("".join(f"line {n}\n" for n in range(30)))
+    (folder.logs(1) / "rank0.err").write_text("".join(f"line {n}\n" for n in range(30)) + "ValueError: no\n")
     job.fail_attempt([RankExit(rank=0, code=1)], order=[0])
     job.close()
-    assert end_of(folder)["cause"] == "injected_fault"
+    assert end_of(folder)["cause"] == cause
 
 
 def test_where_all_lost_a_peer_the_first_of_them_is_named(job: JobSupervisor, folder: JobFolder) -> None:
@@ -161,8 +174,7 @@ def test_an_attempt_of_another_boot_was_lost_with_its_host(folder: JobFolder) ->
         (3, ["ValueError: one that was handled"], None),  # the code is the program's own
         (-9, ["ValueError: one that was handled"], None),
         (1, ["bye"], None),
-        (-9, ["ett chaos: kill:rank=0,step=4,point=step,attempt=1"], "injected_fault"),
-        (-9, ["ett chaos: kill:rank=0,step=5,point=step,attempt=1"], None),  # none of this job's
+        (-9, ["ett chaos: kill:rank=0,step=4,point=step,attempt=1"], None),  # anybody can say so
     ],
 )
 def test_the_end_names_the_cause_where_it_is_known(
