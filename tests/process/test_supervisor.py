@@ -66,32 +66,12 @@ def test_a_killed_rank_comes_back_and_the_job_succeeds(job: LaunchedJob) -> None
 
 def test_a_restarted_process_group_meets_only_the_living(job: LaunchedJob) -> None:
     """torch's agent keeps one store for all attempts, and gloo then finds the addresses of dead ranks in it."""
-    script = job.folder / "twice.py"
-    script.write_text(
-        "import os, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "dist.barrier()\n"
-        "os._exit(1 if os.environ['ETT_ATTEMPT'] < '3' and os.environ['RANK'] == '1' else 0)\n"
-    )
-    assert job.run("--nproc", "2", "--max-restarts", "2", "twice.py") == 0
+    assert job.run("--nproc", "2", "--max-restarts", "2", str(PROGRAMS / "meets_until.py"), "3") == 0
 
 
 def test_the_rank_whose_error_the_others_only_felt_is_the_one_that_failed(job: LaunchedJob) -> None:
     """Its connections close while it unwinds: whoever waits for it is gone first, and then it was told to stop."""
-    script = job.folder / "unwinds.py"
-    script.write_text(
-        "import atexit, os, pathlib, time\n"
-        "left = pathlib.Path('left')\n"
-        "if os.environ['RANK'] == '1':\n"
-        "    left.touch()\n"
-        "    time.sleep(0.3)\n"
-        "    atexit.register(time.sleep, 3.5)\n"
-        "    raise ValueError('no such column')\n"
-        "while not left.exists():\n"
-        "    time.sleep(0.01)\n"
-        "raise RuntimeError('gloo: Connection closed by peer')\n"
-    )
-    assert job.run("--nproc", "2", "unwinds.py") == 1
+    assert job.run("--nproc", "2", str(PROGRAMS / "unwinds.py")) == 1
     (end,) = job.ends()
     assert (end["first_failing_rank"], end["cause"]) == (1, "value_error")
 
