@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from ett import ring
 from ett.accounting import JobAccount
 from ett.event_line import encode_line
+from ett.ring_drain import RingDrain
+from ett.ring_folder import ring_folder
 
 # pytest's importlib mode adds no folder to the path: a test file may use another one's strategies.
 sys.path.append(str(Path(__file__).parent))
@@ -217,3 +220,30 @@ def _plain(step: Any) -> tuple[object, ...] | None:
 
 def _piece(piece: Any) -> tuple[object, ...]:
     return (*piece._replace(step=None), _plain(piece.step))
+
+
+@pytest.fixture(params=["native", "python"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which of the two writes a record of whole numbers: every guarantee is that of both."""
+    if request.param == "python":
+        for module in ("ett.event_line", "ett.ring"):
+            monkeypatch.setattr(f"{module}.NATIVE", None)
+    elif ring.NATIVE is None:
+        pytest.skip("the extension is not built")
+    return str(request.param)
+
+
+@pytest.fixture
+def job_dir(tmp_path: Path) -> Iterator[Path]:
+    made = tmp_path / "j"
+    made.mkdir()
+    yield made
+    assert not ring_folder(made).exists(), "a test must leave nothing in /dev/shm"
+
+
+@pytest.fixture
+def drain(job_dir: Path) -> Iterator[RingDrain]:
+    started = RingDrain(job_dir)
+    started.start()
+    yield started
+    assert started.stop() == 0
