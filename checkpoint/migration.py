@@ -90,14 +90,18 @@ def plan_tables(saved: Sequence[SavedTable], model: Sequence[ModelTable], config
     _check_names(theirs, ours, config)
     refused: list[_Refusal] = []
     moves: list[TableMove] = []
+    origin = {new: old for old, new in config.rename.items()}
     for name, table in theirs.items():
         target = ours.get(config.rename.get(name, name))
         if name in config.drop:
             continue
         if target is None or (target.spec.name in config.add):
             refused.append(_Refusal("drop", name, f"table {name} is in the commit alone"))
-            continue
-        moves.append(_move(table, target, config, refused))
+        elif origin.get(target.spec.name, name) != name:
+            fact = f"table {name} is in the commit, and so is table {origin[name]}, which becomes it"
+            refused.append(_Refusal("drop", name, fact))
+        else:
+            moves.append(_move(table, target, config, refused))
     filled = {move.target.name for move in moves}
     for name in ours:
         if name not in filled and name not in config.add:

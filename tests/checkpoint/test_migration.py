@@ -57,6 +57,18 @@ def test_what_is_not_named_is_refused_and_the_answer_names_it(theirs: set[str], 
         assert theirs == ours
 
 
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_two_tables_of_the_commit_never_become_one(order: tuple[str, str]) -> None:
+    theirs = [saved(name) for name in order]
+    with pytest.raises(ConfigError, match="table b is in the commit, and so is table a, which becomes it") as raised:
+        plan_tables(theirs, [own("b")], MigrateConfig(rename={"a": "b"}))
+    assert (raised.value.code, 'drop = ["b"]' in raised.value.do) == ("F008", True)
+    (move,) = plan_tables(theirs, [own("b")], MigrateConfig(rename={"a": "b"}, drop=("b",))).moves
+    assert (move.saved.name, move.target.name) == ("a", "b")
+    swapped = plan_tables(theirs, [own("a"), own("b")], MigrateConfig(rename={"a": "b", "b": "a"}))
+    assert {(move.saved.name, move.target.name) for move in swapped.moves} == {("a", "b"), ("b", "a")}
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours", "key", "fact"),
     [
