@@ -169,12 +169,14 @@ def _move(table: SavedTable, target: ModelTable, config: MigrateConfig, refused:
             )
             refused.append(_Refusal("resize", own.name, fact))
     is_renamed, is_resized = saved.name != own.name, theirs != ours or is_cut or is_other
-    change: Change = "renamed and resized" if is_renamed and is_resized else "renamed" if is_renamed else "same"
+    change: Change = "renamed" if is_renamed else "same"
+    if is_resized:
+        change = "renamed and resized" if is_renamed else "resized"
     return TableMove(
         saved=saved,
         target=own,
         num_rows=table.num_rows,
-        change="resized" if is_resized and not is_renamed else change,
+        change=change,
         bound=target.bound if is_cut else 0,
     )
 
