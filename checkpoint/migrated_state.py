@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.commit import Commit, TableEntry, commit_name, parse_commit
 from ett.checkpoint.dense_reader import Like
 from ett.checkpoint.migrate_config import MigrateConfig
-from ett.checkpoint.migration import DenseMove, MigrationPlan, SavedTable, TableMove, plan_dense, plan_tables
+from ett.checkpoint.migration import MigrationPlan, SavedTable, TableMove, plan_dense, plan_tables
 from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
 from ett.checkpoint.restore import load_commit
 from ett.checkpoint.save import SavePlace
@@ -127,9 +128,10 @@ class MigratedState:
         """Raises: ConfigError: see `plan_dense`; or the reader's, where the data is not that of the commit."""
         saved, current = decode_state(tree, tensors), self._state.decoded()
         move = plan_dense(described(saved["model"]), described(current["model"]), self._config)
-        saved["model"] = {name: saved["model"][name] for name in move.taken}
         if saved["optimizer"] is not None and current["optimizer"] is not None:
-            saved["optimizer"] = self._optimizer(saved["optimizer"], current["optimizer"], move)
+            left = saved["model"].keys() - set(move.taken)
+            saved["optimizer"] = self._optimizer(saved["optimizer"], current["optimizer"], left, set(move.anew))
+        saved["model"] = {name: saved["model"][name] for name in move.taken}
         if self._config.position == "restart":
             saved["loader"] = current["loader"]
         try:
@@ -140,26 +142,33 @@ class MigratedState:
             do = 'begin with the first sample of the new data: checkpoint.migrate.position = "restart"'
             raise ConfigError(err.fact, expected=err.expected, do=do, code=err.code) from err
 
-    def _optimizer(self, saved: Any, current: Any, move: DenseMove) -> Any:
+    def _optimizer(self, saved: Any, current: Any, left: Set[str], anew: Set[str]) -> Any:
+        """Args: left, anew: the dense tensors of the commit, and of this model, whose state is not taken over."""
         assert self._plan is not None
-        renamed = {m.saved.name: m.target.name for m in self._plan.moves if m.saved.name != m.target.name}
-        weights = {f"{old}.weight": f"{new}.weight" for old, new in renamed.items()}
-        tables = [*self._plan.added, *(table.spec.name for table in self._plan.dropped)]
-        anew = {*move.anew, *move.left, *(f"{name}.weight" for name in tables)}
-        return merged(saved, current, lambda name: name in anew, weights)
+        return merged(
+            saved,
+            current,
+            left=left | {f"{table.spec.name}.weight" for table in self._plan.dropped},
+            anew=anew | {f"{name}.weight" for name in self._plan.added},
+            renamed={f"{move.saved.name}.weight": f"{move.target.name}.weight" for move in self._plan.moves},
+        )
 
 
-def merged(saved: Any, current: Any, is_anew: Callable[[str], bool], renamed: dict[str, str]) -> Any:
-    """Return an optimizer's saved state with the live one's for what begins anew, by the names of parameters."""
+def merged(saved: Any, current: Any, *, left: Set[str], anew: Set[str], renamed: Mapping[str, str]) -> Any:
+    """Return an optimizer's saved state with the live one's for what begins anew, by the names of parameters.
+
+    Args: left, renamed: of the saved state. anew: of the live one; a name may be another parameter's there.
+    """
+    inner = partial(merged, left=left, anew=anew, renamed=renamed)
     if isinstance(saved, dict) and isinstance(current, dict):
-        kept = {renamed.get(name, name): value for name, value in saved.items() if not is_anew(name)}
-        found = {name: merged(value, current.get(name), is_anew, renamed) for name, value in kept.items()}
-        found |= {name: value for name, value in current.items() if is_anew(name)}
+        kept = {renamed.get(name, name): value for name, value in saved.items() if name not in left}
+        found = {name: inner(value, current.get(name)) for name, value in kept.items()}
+        found |= {name: value for name, value in current.items() if name in anew}
         if "params" in found and "params" in current:  # of a group: which parameters it has
             found["params"] = current["params"]
         return found
     if isinstance(saved, list) and isinstance(current, list) and len(saved) == len(current):
-        return [merged(*pair, is_anew, renamed) for pair in zip(saved, current, strict=True)]
+        return [inner(*pair) for pair in zip(saved, current, strict=True)]
     return saved
 
 

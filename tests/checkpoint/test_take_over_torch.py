@@ -21,9 +21,20 @@ ROWS, DIM = 70_000, 4  # above 1 MiB: a table where the policy writes parts of o
 
 
 class Job:
-    def __init__(self, uri: Path, name: str, rows: int, migrate: MigrateConfig | None = None, dim: int = DIM) -> None:
+    def __init__(
+        self,
+        uri: Path,
+        name: str,
+        rows: int,
+        migrate: MigrateConfig | None = None,
+        dim: int = DIM,
+        *,
+        idle: tuple[str, ...] = (),
+    ) -> None:
+        """Args: name: of the embedding that is trained; idle: of others like it."""
         torch.manual_seed(rows)
         self.model = nn.ModuleDict({name: nn.EmbeddingBag(rows, dim, mode="sum"), "top": nn.Linear(dim, 1)})
+        self.model.update({other: nn.EmbeddingBag(rows, dim, mode="sum") for other in idle})
         self.table, self.top = self.model[name], self.model["top"]
         self.optimizer = torch.optim.Adagrad(self.model.parameters())
         config = CheckpointConfig(uri=str(uri), policy="incremental", migrate=migrate or MigrateConfig())
@@ -43,8 +54,8 @@ class Job:
     def state(self) -> dict[str, Tensor]:
         weight = self.table.weight
         assert isinstance(weight, Tensor)
-        sums = self.optimizer.state[weight]["sum"]
-        return {"weight": weight.detach().clone(), "sum": sums.clone(), "top": self.top.weight.detach().clone()}  # type: ignore[operator,union-attr]
+        states = {name: value.clone() for name, value in self.optimizer.state[weight].items()}
+        return {"weight": weight.detach().clone(), "top": self.top.weight.detach().clone(), **states}  # type: ignore[operator,union-attr]
 
 
 @pytest.fixture
@@ -75,6 +86,27 @@ def test_an_embedding_is_renamed_and_resized_with_its_optimizer_state(
         torch.equal(value, Job(tmp_path / "new", "b", rows, migrate).state()[name])
         for name, value in job.state().items()
     )
+
+
+@pytest.mark.parametrize(
+    ("idle", "migrate"),
+    [
+        ((), MigrateConfig(rename={"a": "b"}, drop=("b",))),
+        (("a",), MigrateConfig(rename={"a": "b"}, drop=("b",), reset=("a.weight",))),
+        (("a",), MigrateConfig(rename={"a": "b", "b": "a"})),
+    ],
+)
+def test_an_embedding_takes_its_optimizer_state_along_to_a_name_that_another_had(
+    idle: tuple[str, ...], migrate: MigrateConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path / "old", "a", ROWS, idle=("b",))
+    for step in (1, 2):
+        job.train(step)
+    monkeypatch.setenv(VARIABLE, json.dumps(find_source(str(tmp_path / "old"), tmp_path)))
+    old, found = job.state(), Job(tmp_path / "new", "b", ROWS, migrate, idle=idle).state()
+    assert old["step"] == 2
+    assert old.keys() == found.keys()
+    assert all(torch.equal(value, old[name]) for name, value in found.items())
 
 
 def test_an_embedding_of_another_size_is_refused(old: dict[str, Tensor], tmp_path: Path) -> None:
