@@ -149,12 +149,15 @@ def command(ctx: click.Context, /, dry_run: bool, is_module: bool, target: tuple
     flags = LaunchFlags(**given)
     _check_flags(flags)
     plan, sections, folder = _plan(flags, target, is_module, bool(ctx.meta.get("is_command")))
+    migration: dict[str, Any] = {}
+    if dry_run or flags.source is not None:
+        _check_recipe(plan, sections, folder)  # before a model is built of it
+        migration = _migration(plan, sections)
     if dry_run:
-        _check_recipe(plan, sections, folder)
-        migration = {"migration": _migration(plan, sections)} if plan.source else {}
-        click.echo(json.dumps({"job": folder.name, "folder": str(folder.path), **asdict(plan), **migration}, indent=1))
+        shown = {"migration": migration} if migration else {}
+        click.echo(json.dumps({"job": folder.name, "folder": str(folder.path), **asdict(plan), **shown}, indent=1))
         return 0
-    for label, text in _migration(plan, sections).get("lines", ()) if flags.source is not None else ():
+    for label, text in migration.get("lines", ()):
         _say(f"{label:<11} {text}")
     return run_job(plan, folder, sections, strict=flags.strict)
 
@@ -309,9 +312,10 @@ def _source(flags: LaunchFlags, folder: JobFolder, home: Path) -> dict[str, Any]
 
 def _migration(plan: LaunchPlan, sections: dict[str, Any] | None) -> dict[str, Any]:
     """Return what becomes of the commit's tables and tensors; of a program that is no recipe, it finds out itself."""
-    if plan.kind != "recipe" or sections is None or not plan.source:
-        where = f"commit {plan.source['seq']} of step {plan.source['step']}" if plan.source else ""
-        return {"lines": [("begins with", where)]} if where else {}
+    if not plan.source:
+        return {}
+    if plan.kind != "recipe" or sections is None:
+        return {"lines": [("begins with", f"commit {plan.source['seq']} of step {plan.source['step']}")]}
     found: dict[str, Any] = load(SEAMS["migration"])(sections, plan.source)
     return found
 

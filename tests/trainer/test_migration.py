@@ -120,6 +120,14 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_starts(home: Path)
         dry_run(home, "--from", "old", "--set", "model.top_mlp=[32]")
 
 
+def test_a_recipe_that_is_wrong_by_itself_is_not_compared_with_a_commit(home: Path) -> None:
+    args = ["launch", "--from", "old", "--set", "data.format=sequence", str(EXAMPLE)]
+    with pytest.raises(ConfigError, match="which begins with dense features") as raised:
+        CliRunner().invoke(cli, args, env={"ETT_HOME": str(home)}, catch_exceptions=False)
+    assert raised.value.code != "F008"
+    assert [job.name for job in (home / "jobs").iterdir()] == ["old"]
+
+
 @pytest.mark.parametrize(
     ("args", "error", "match"),
     [
