@@ -28,7 +28,7 @@ class StartedNode:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RankStart:
+class StartedRank:
     """One rank's way from the spawn of its process, or from the begin of a later generation, to its first step."""
 
     job: str
@@ -44,7 +44,7 @@ class RankStart:
         return None if self.first_step_ns is None else self.first_step_ns - self.begin_ns
 
 
-def read_starts(files: Iterable[tuple[str, bytes]]) -> list[RankStart]:
+def read_starts(files: Iterable[tuple[str, bytes]]) -> list[StartedRank]:
     """Return the starts of a job, by attempt, generation and rank. Args: files: of the log, by name.
 
     Raises: CorruptState: a record of a newer schema version.
@@ -69,7 +69,7 @@ def _lines_of_start(data: bytes) -> Iterator[bytes]:
             yield line
 
 
-def _start(records: list[Record]) -> RankStart | None:
+def _start(records: list[Record]) -> StartedRank | None:
     """Args: records: of one process in one generation, in order of time."""
     steps = [int(record.data.get("b_mono", record.mono_ns)) for record in records if record.ev.startswith("step")]
     first_step_ns = min(steps, default=None)
@@ -80,7 +80,7 @@ def _start(records: list[Record]) -> RankStart | None:
     first, rank = records[0], records[0].rank
     if rank is None or (len(nodes) <= 1 and first_step_ns is None):
         return None
-    return RankStart(
+    return StartedRank(
         job=first.job,
         attempt=first.att,
         generation=first.gen,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ett.startup_log import PROCESS, RankStart, StartedNode
+from ett.startup_log import PROCESS, StartedNode, StartedRank
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class StartPath:
         return self.total_ns - sum(_duration(self.nodes[place].node) for place in self.critical)
 
 
-def start_path(start: RankStart) -> StartPath | None:
+def start_path(start: StartedRank) -> StartPath | None:
     """Return the path of a start; None where it has not come to a step, or a node has no end."""
     if start.first_step_ns is None or any(node.end_ns is None for node in start.nodes):
         return None
@@ -66,7 +66,7 @@ def _waits_of(nodes: Sequence[StartedNode], place: int) -> tuple[int, ...]:
     return tuple(sorted(waits)) or tuple(other for other in before if nodes[other].name == PROCESS)
 
 
-def _critical(start: RankStart, waits: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _critical(start: StartedRank, waits: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     path: list[int] = []
     reached: Sequence[int] = range(len(start.nodes))
     while reached:
@@ -75,7 +75,7 @@ def _critical(start: RankStart, waits: Sequence[tuple[int, ...]]) -> tuple[int, 
     return tuple(reversed(path))
 
 
-def _played(start: RankStart, waits: Sequence[tuple[int, ...]], without: int) -> int:
+def _played(start: StartedRank, waits: Sequence[tuple[int, ...]], without: int) -> int:
     """Return when the first step begins if the node at `without` takes no time."""
     assert start.first_step_ns is not None
     ends: list[int] = []

@@ -7,21 +7,21 @@ from typing import Any
 
 from ett.event_schema import NS
 from ett.report_text import count
-from ett.startup_log import RankStart
+from ett.startup_log import StartedRank
 from ett.startup_path import StartPath, start_path
 
 SCHEMA = "ett.startup/v1"
 _LEAST_GAIN_NS = NS // 1000  # a gain below it is not told
 
 
-def slowest(starts: Sequence[RankStart]) -> RankStart:
+def slowest(starts: Sequence[StartedRank]) -> StartedRank:
     """Return the start that the newest attempt, or generation of it, waited for: it came last to its first step."""
     newest = max((start.attempt, start.generation) for start in starts)
     of_newest = [start for start in starts if (start.attempt, start.generation) == newest]
     return max(of_newest, key=lambda start: (start.total_ns is None, start.total_ns or 0, -start.rank))
 
 
-def startup_json(starts: Sequence[RankStart]) -> dict[str, Any]:
+def startup_json(starts: Sequence[StartedRank]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "data": {"job": starts[0].job, "starts": [_start_json(start) for start in starts]},
@@ -29,7 +29,7 @@ def startup_json(starts: Sequence[RankStart]) -> dict[str, Any]:
     }
 
 
-def _start_json(start: RankStart) -> dict[str, Any]:
+def _start_json(start: StartedRank) -> dict[str, Any]:
     path = start_path(start)
     nodes = [
         {
@@ -56,7 +56,7 @@ def _start_json(start: RankStart) -> dict[str, Any]:
     }
 
 
-def startup_text(starts: Sequence[RankStart]) -> str:
+def startup_text(starts: Sequence[StartedRank]) -> str:
     """Return the lines of the newest start's slowest rank, and one for each other attempt or generation."""
     shown = slowest(starts)
     lines = [f"{shown.job}   {_title(shown, starts)}", *_table(shown)]
@@ -72,14 +72,14 @@ def startup_text(starts: Sequence[RankStart]) -> str:
     return "\n".join(lines)
 
 
-def _title(start: RankStart, starts: Sequence[RankStart]) -> str:
+def _title(start: StartedRank, starts: Sequence[StartedRank]) -> str:
     ranks = sum((s.attempt, s.generation) == (start.attempt, start.generation) for s in starts)
     which = f"attempt {start.attempt}" + (f", generation {start.generation}" if start.generation else "")
     took = "no first step" if start.total_ns is None else f"{_seconds(start.total_ns)} to the first step"
     return f"{which}: {took} of rank {start.rank}" + (f", the slowest of {count(ranks, 'rank')}" if ranks > 1 else "")
 
 
-def _table(start: RankStart) -> Iterator[str]:
+def _table(start: StartedRank) -> Iterator[str]:
     path = start_path(start)
     width = max([len(node.name) for node in start.nodes] + [len("node")])
     yield f"  {'node':<{width}}  {'start':>8}  {'took':>8}  {'gain':>8}  thread  waited for"
@@ -95,7 +95,7 @@ def _table(start: RankStart) -> Iterator[str]:
         ).rstrip()
 
 
-def _path_lines(start: RankStart, path: StartPath) -> Iterator[str]:
+def _path_lines(start: StartedRank, path: StartPath) -> Iterator[str]:
     names = " -> ".join(start.nodes[place].name for place in path.critical)
     yield f"* critical path: {names}; {_seconds(path.lag_ns)} of it in none of them"
     saved_ns = path.serial_ns + path.lag_ns - path.total_ns

@@ -8,7 +8,7 @@ from html import escape
 from ett.event_schema import NS
 from ett.report_text import duration
 from ett.shown_text import shown
-from ett.startup_log import RankStart, StartedNode
+from ett.startup_log import StartedNode, StartedRank
 from ett.startup_path import StartPath, start_path
 
 _WIDTH, _LEFT, _RIGHT = 960, 150, 90
@@ -18,7 +18,7 @@ _CRITICAL, _OTHER, _TEXT, _MUTED, _GRID = "#D55E00", "#3D8FB8", "#1B1F24", "#5F6
 _STEPS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
 
 
-def startup_svg(start: RankStart) -> str:
+def startup_svg(start: StartedRank) -> str:
     """Return the picture of a start, up to its first step or to its last record."""
     path = start_path(start)
     ends = [node.end_ns or node.begin_ns for node in start.nodes]
@@ -51,7 +51,7 @@ class _Scale:
         return round(_LEFT + _COLUMNS * (time_ns - self.begin_ns) / self.span_ns, 2)
 
 
-def _title(start: RankStart) -> str:
+def _title(start: StartedRank) -> str:
     where = f"attempt {start.attempt}" + (f".{start.generation}" if start.generation else "") + f", rank {start.rank}"
     took = "no first step yet" if start.total_ns is None else f"{start.total_ns / NS:.2f} s to the first step"
     return f"Start of {start.job} · {where} · {took}"
@@ -72,7 +72,7 @@ def _axis(scale: _Scale, bottom: int) -> Iterator[str]:
         yield f'<text x="{x}" y="{bottom + 16}" text-anchor="middle" fill="{_MUTED}">{label}</text>'
 
 
-def _waits(start: RankStart, path: StartPath, scale: _Scale) -> Iterator[str]:
+def _waits(start: StartedRank, path: StartPath, scale: _Scale) -> Iterator[str]:
     """Yield a line from the end of each node that another waited for: down, then to the begin of that one's bar."""
     for row, found in enumerate(path.nodes):
         for other in found.waited_for:
@@ -102,7 +102,7 @@ def _row(row: int, node: StartedNode, path: StartPath | None, scale: _Scale) -> 
     yield f"<text {text}>{took}</text>"
 
 
-def _first_step(start: RankStart, scale: _Scale, bottom: int) -> Iterator[str]:
+def _first_step(start: StartedRank, scale: _Scale, bottom: int) -> Iterator[str]:
     if start.first_step_ns is not None:
         x = scale.x(start.first_step_ns)
         yield f'<line x1="{x}" y1="{_TOP - 6}" x2="{x}" y2="{bottom}" stroke="{_TEXT}" stroke-width="1.5"/>'

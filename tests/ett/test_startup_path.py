@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ett.event_line import encode_line
-from ett.startup_log import PROCESS, RankStart, StartedNode, read_starts
+from ett.startup_log import PROCESS, StartedNode, StartedRank, read_starts
 from ett.startup_path import start_path
 from ett.startup_report import slowest, startup_json, startup_text
 from ett.startup_svg import startup_svg
@@ -24,9 +24,9 @@ def node(name: str, begin_s: float, end_s: float, *after: str, main: bool = Fals
     )
 
 
-def start(*nodes: StartedNode, first_step_s: float) -> RankStart:
+def start(*nodes: StartedNode, first_step_s: float) -> StartedRank:
     process = node(PROCESS, 0, 0.1, main=True)
-    return RankStart(
+    return StartedRank(
         job="j",
         attempt=1,
         generation=0,
@@ -47,7 +47,7 @@ OVERLAPPED = start(
 )
 
 
-def gains(start: RankStart) -> dict[str, float]:
+def gains(start: StartedRank) -> dict[str, float]:
     path = start_path(start)
     assert path is not None
     return {found.node.name: round(found.gain_ns / S, 6) for found in path.nodes}
@@ -94,7 +94,7 @@ def test_spans_of_a_program_without_a_graph_follow_each_other() -> None:
 
 
 @st.composite
-def starts(draw: st.DrawFn) -> RankStart:
+def starts(draw: st.DrawFn) -> StartedRank:
     """A start whose nodes begin some lag after all that they wait for."""
     nodes = [node(PROCESS, 0, 0.1, main=True)]
     for number in range(draw(st.integers(1, 6))):
@@ -114,11 +114,11 @@ def starts(draw: st.DrawFn) -> RankStart:
     nodes.sort(key=lambda each: each.begin_ns)
     last_ns = max(each.end_ns or 0 for each in nodes)
     first = last_ns + draw(st.integers(0, S))
-    return RankStart(job="j", attempt=1, generation=0, rank=0, begin_ns=0, first_step_ns=first, nodes=tuple(nodes))
+    return StartedRank(job="j", attempt=1, generation=0, rank=0, begin_ns=0, first_step_ns=first, nodes=tuple(nodes))
 
 
 @given(starts())
-def test_a_gain_is_at_most_the_nodes_own_time_and_is_found_on_the_path_alone(found: RankStart) -> None:
+def test_a_gain_is_at_most_the_nodes_own_time_and_is_found_on_the_path_alone(found: StartedRank) -> None:
     path = start_path(found)
     assert path is not None
     for place, each in enumerate(path.nodes):
