@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
-from click.core import ParameterSource
 
 from ett.accounting import JobAccount
 from ett.ago import Ago
@@ -205,23 +204,14 @@ def _one_job(scope: Scope, asked: Asked) -> tuple[float | None, str]:
 
 def _startup(jobs: tuple[str, ...], events: Path | None, store: str | None, *, as_json: bool) -> None:
     """Print how a job started. Raises: UsageError: other options that would be ignored. NotFound: it never began to."""
-    ctx = click.get_current_context()
-    taken = ("jobs", "events", "store", "startup", "as_json")
-    ignored = [
-        param.opts[0]
-        for param in ctx.command.params
-        if param.name not in taken and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
-    ]
-    if ignored or len(jobs) > 1:
-        given = ignored[0] if ignored else "several jobs"
-        raise UsageError(f"{given} with --startup", expected="ett report JOB --startup [--json]")
-    from ett.startup_log import read_starts
+    from ett.startup_cli import check_startup_options, starts_of
     from ett.startup_report import startup_json, startup_text
 
-    log = log_path(jobs[0] if jobs else None, events, store)
-    starts = read_starts(log.files())
-    if not starts:
-        raise NotFound(f"no rank of {log.job or log} has begun to start", do="`ett ls` shows what the job is doing")
+    usage = "ett report JOB --startup [--json]"
+    check_startup_options(("jobs", "events", "store", "as_json"), usage)
+    if len(jobs) > 1:
+        raise UsageError("several jobs with --startup", expected=usage)
+    starts = starts_of(log_path(jobs[0] if jobs else None, events, store))
     say(json.dumps(startup_json(starts)) if as_json else startup_text(starts))
 
 

@@ -11,10 +11,9 @@ import click
 
 from ett.accounting import JobAccount
 from ett.column_pieces import Reason
-from ett.errors import NotFound
 from ett.event_schema import NS
 from ett.interval_set import Interval
-from ett.job_source import JobLog, store_option
+from ett.job_source import store_option
 from ett.job_window import AccountingPolicy
 from ett.log_source import UnixSeconds, load_account, log_path
 from ett.piece_sums import measure_each
@@ -60,11 +59,10 @@ def command(
     """
     if metrics and otlp is None:
         raise click.UsageError("--metrics says what --otlp sends: give both")
-    log = log_path(job, events, store)
     if startup:
-        _draw_startup(log, svg)
+        _draw_startup(job, events, store, svg)
         return
-    account = load_account(log, as_of, AccountingPolicy())
+    account = load_account(log_path(job, events, store), as_of, AccountingPolicy())
     if account is None:
         say("no records yet")
         return
@@ -88,17 +86,15 @@ def command(
     say(f"{svg}: {account.job}, {len(account.timelines)} attempts")
 
 
-def _draw_startup(log: JobLog, svg: Path | None) -> None:
+def _draw_startup(job: str | None, events: Path | None, store: str | None, svg: Path | None) -> None:
     if svg is None:
         raise click.UsageError("--startup says what --svg draws: give both; `ett report JOB --startup` is its text")
-    from ett.startup_log import read_starts
+    from ett.startup_cli import check_startup_options, starts_of
     from ett.startup_report import slowest
     from ett.startup_svg import startup_svg
 
-    starts = read_starts(log.files())
-    if not starts:
-        raise NotFound(f"no rank of {log.job or log} has begun to start", do="`ett ls` shows what the job is doing")
-    start = slowest(starts)
+    check_startup_options(("job", "events", "store", "svg"), "ett timeline JOB --startup --svg FILE")
+    start = slowest(starts_of(log_path(job, events, store)))
     _write(svg, startup_svg(start))
     say(f"{svg}: start of {start.job}, attempt {start.attempt}, rank {start.rank}")
 
