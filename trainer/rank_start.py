@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -51,25 +50,19 @@ class Ready:
     lines: ProgressLines | None  # on rank 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Restored:
-    batches: PrefetchedBatches
-    checkpointer: Checkpointer
-    start: Progress
-    lines: ProgressLines | None
-
-
 class RankStart:
     """The nodes of one rank's start; `run` runs them once.
 
     Collectives of different nodes would meet in any order, so the nodes that have some wait for each other:
     process_group, training_step, restore, first_batch.
+
+    Attributes:
+        until_end: to be closed when training is over: closes what the start has opened.
     """
 
     def __init__(self, run: Run, recipe: JobRecipe, environ: Mapping[str, str], begun: Begun | None) -> None:
         """Args: begun: what main has started of it; None: nothing."""
-        self._run, self._recipe, self._environ = run, recipe, environ
-        config = recipe.trainer
+        self._run, self._recipe, config = run, recipe, recipe.trainer
         assert run.job_dir is not None
         self._place = RankPlace(
             job_dir=run.job_dir, rank=int(environ.get("RANK", "0")), world_size=int(environ.get("WORLD_SIZE", "1"))
@@ -86,7 +79,7 @@ class RankStart:
             after=[device],
         )
         self._reader = add("data_warmup", lambda: open_reader(recipe, self._place), after=imported)
-        self._until_end = ExitStack()
+        self.until_end = ExitStack()
         late = LateCollectives(self._place.rank, self._place.world_size, lambda: group.value[0])
         model = add("model_build", lambda: self._build(late), after=[device])
         self._training_step = add(
@@ -98,36 +91,30 @@ class RankStart:
         )
         planned: list[Node[Any]] = [] if self._planned is None else [self._planned]
         needed: list[Node[Any]] = [self._training_step, self._reader, *planned]
-        self._restored = add("restore", self._restore, after=needed, on_main_thread=True)
-        add("first_batch", self._await_batch, after=[self._restored], span="data_warmup", on_main_thread=True)
+        self._ready = add("restore", self._restore, after=needed, on_main_thread=True)
+        add("first_batch", self._await_batch, after=[self._ready], span="data_warmup", on_main_thread=True)
 
     def say(self, err: EttError) -> None:
         """Print an error that ends this rank, unless rank 0 says the same, see `say_once`."""
         say_once(err, self._run.rank, self._group.value[1] if self._group.is_done else None)
 
-    def run(self, until_end: ExitStack) -> Ready:
-        """Start this rank. Args: until_end: gets what is closed when training is over."""
-        self._until_end = until_end
+    def run(self) -> Ready:
+        """Start this rank."""
         self._startup.run()
-        restored = self._restored.value
-        return Ready(
-            collectives=self._group.value[0],
-            training_step=self._training_step.value,
-            reader=self._reader.value,
-            **{field.name: getattr(restored, field.name) for field in dataclasses.fields(restored)},
-        )
+        return self._ready.value
 
     def _build(self, collectives: Collectives) -> RecipeModel:
-        tiers = self._until_end.enter_context(open_tiers(self._recipe.trainer.sparse, self._place))
+        tiers = self.until_end.enter_context(open_tiers(self._recipe.trainer.sparse, self._place))
         return build_model(self._recipe.trainer, collectives, tiers, self._recipe.data)
 
-    def _restore(self) -> _Restored:
-        model, collectives = self._training_step.value.model, self._group.value[0]
-        batches = _prefetched(self._recipe.trainer, model, self._reader.value, collectives, self._run)
+    def _restore(self) -> Ready:
+        training_step, reader, collectives = self._training_step.value, self._reader.value, self._group.value[0]
+        model = training_step.model
+        batches = _prefetched(self._recipe.trainer, model, reader, collectives, self._run)
         checkpointer = Checkpointer(
             self._recipe.checkpoint,
             model=model,
-            optimizer=self._training_step.value.optimizer,
+            optimizer=training_step.optimizer,
             loader=batches,
             run=self._run,
             held=model.ebc.exchange.rows,
@@ -140,13 +127,21 @@ class RankStart:
         if self._run.has_faults:
             run = self._run
             batches.before_read = lambda number: run.at("data", start.step + number)
-        return _Restored(batches, checkpointer, start, lines)
+        return Ready(
+            collectives=collectives,
+            training_step=training_step,
+            reader=reader,
+            batches=batches,
+            checkpointer=checkpointer,
+            start=start,
+            lines=lines,
+        )
 
     def _await_batch(self) -> None:
         """Have the first batch read and its rows asked for, where there is one to train on."""
-        restored, max_steps = self._restored.value, self._recipe.trainer.train.max_steps
-        if not max_steps or restored.start.step < max_steps:
-            restored.batches.await_first()
+        ready, max_steps = self._ready.value, self._recipe.trainer.train.max_steps
+        if not max_steps or ready.start.step < max_steps:
+            ready.batches.await_first()
 
 
 def build_model(

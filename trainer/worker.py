@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,8 @@ def run_worker(run: Run, environ: Mapping[str, str], begun: Begun | None = None)
     recipe = read_recipe(run.job_dir / "recipe.json")
     start = RankStart(run, recipe, environ, begun)
     try:
-        with ExitStack() as until_end:
-            return _train_and_score(run, run.job_dir, recipe.trainer, start.run(until_end))
+        with start.until_end:
+            return _train_and_score(run, run.job_dir, recipe.trainer, start.run())
     except EttError as err:
         # torch keeps fully_shard's process groups for as long as the process lives.
         may_live_on = environ.get(FOLDER_VARIABLE) and recipe.trainer.dense.parallel != "fsdp"
