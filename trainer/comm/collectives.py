@@ -71,6 +71,33 @@ class LocalCollectives:
         return self
 
 
+class PassedOnCollectives:
+    """Those of `_group`, but for what a subclass does in a way of its own."""
+
+    _group: Collectives
+
+    def exchange_words(self, words: Tensor) -> Tensor:
+        return self._group.exchange_words(words)
+
+    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+        return self._group.all_to_all(rows, send_counts, recv_counts)
+
+    def all_to_all_uneven(self, rows: Tensor, send_counts: Sequence[int]) -> tuple[Tensor, list[int]]:
+        return self._group.all_to_all_uneven(rows, send_counts)
+
+    def sum_in_place(self, flat: Tensor) -> Wait:
+        return self._group.sum_in_place(flat)
+
+    def gather(self, rows: Tensor) -> list[Tensor]:
+        return self._group.gather(rows)
+
+    def barrier(self) -> None:
+        self._group.barrier()
+
+    def beside(self) -> Collectives:
+        return self._group.beside()
+
+
 class GroupCollectives:
     """A torch.distributed process group.
 

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ett.trainer.comm.collectives import Collectives, Wait
+from ett.trainer.comm.collectives import Collectives, PassedOnCollectives
 
 _SMALLEST_BYTES = 1 << 20  # of a half
 _TOKEN_BYTES = 16
@@ -42,7 +42,7 @@ class _OwnMemory:
         self.bytes = _mapped(self.descriptor, 2 * half_bytes)
 
 
-class HostMemoryCollectives:
+class HostMemoryCollectives(PassedOnCollectives):
     """Implements `ett.trainer.comm.collectives.Collectives` for ranks of one host: bits are those of the group."""
 
     def __init__(self, group: Collectives, own: _OwnMemory, peer_pids: Sequence[int], peers: Sequence[Bytes]) -> None:
@@ -51,9 +51,6 @@ class HostMemoryCollectives:
         self._peers = list(peers)  # the memory that each rank writes, and its serial number
         self._serials = [own.serial] * group.world_size
         self._messages = 0
-
-    def exchange_words(self, words: Tensor) -> Tensor:
-        return self._group.exchange_words(words)
 
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
         if rows.device.type != "cpu":
@@ -82,15 +79,6 @@ class HostMemoryCollectives:
             else:
                 got[begin:end] = self._peers[rank][first : first + end - begin]
         return received, counts
-
-    def sum_in_place(self, flat: Tensor) -> Wait:
-        return self._group.sum_in_place(flat)
-
-    def gather(self, rows: Tensor) -> list[Tensor]:
-        return self._group.gather(rows)
-
-    def barrier(self) -> None:
-        self._group.barrier()
 
     def beside(self) -> Collectives:
         return share_host_memory(self._group.beside())
