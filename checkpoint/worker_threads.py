@@ -170,6 +170,7 @@ class _Pipeline(Generic[Job, Item, Result]):
                 continue
             self._room.acquire()
             if self.failures or self._is_over:
+                self._room.release()  # to another reader that waits for it
                 return
             self._items.put(found)
 

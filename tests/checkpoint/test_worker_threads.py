@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ett.checkpoint.buffer_pool import BufferPool
-from ett.checkpoint.worker_threads import MOST_THREADS, Parts, in_pipeline, in_threads, one_ahead
+from ett.checkpoint.worker_threads import MOST_THREADS, NUM_CORES, Parts, in_pipeline, in_threads, one_ahead
 
 
 def test_no_thread_outlives_whoever_waits_for_it() -> None:
@@ -145,6 +145,35 @@ def test_a_failure_in_a_pipeline_is_raised_once_nothing_runs(is_reader: bool, er
         in_pipeline(range(1000), read, work, 3)
     assert threading.active_count() == before
     assert len(begun) < 1000
+
+
+def test_readers_that_wait_for_room_end_after_a_failure() -> None:
+    """More of them than there is room for: each that ends without an item leaves the room to the next."""
+    readers, failures = 16, []
+    num_read, changed = 0, threading.Condition()
+    most = readers + min(MOST_THREADS, NUM_CORES) + 1
+
+    def read(job: int) -> int:
+        nonlocal num_read
+        with changed:
+            num_read += 1
+            changed.notify_all()
+        return job
+
+    def fail(item: int) -> None:
+        with changed:
+            assert changed.wait_for(lambda: num_read == most, 300)
+        raise OSError("damaged")
+
+    def run() -> None:
+        with pytest.raises(OSError, match="damaged") as raised:
+            in_pipeline(range(1000), read, fail, readers)
+        failures.append(raised.value)
+
+    waiting = threading.Thread(target=run, daemon=True)
+    waiting.start()
+    waiting.join(60)
+    assert len(failures) == 1
 
 
 def test_the_next_item_is_made_while_one_is_in_use() -> None:
