@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from ett.checkpoint.save import SavePlace
 from ett.checkpoint.table import is_copy
 from ett.checkpoint.table_reader import TableToRead, read_tables
 from ett.checkpoint.training_state import TakesState, TrainingState
+from ett.checkpoint.worker_threads import beside
 from ett.errors import CorruptState
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def load_commit(place: SavePlace, state: TakesState, commit: Commit) -> str | No
         try:
             with _dense_beside(place, state, commit) as coming:
                 tables = _load_tables(place, state, commit)
-                dense.extend(coming.result())
+                dense.extend(coming())
             return {"tables": tables}
         except CorruptState as err:
             return {"corrupt": err.fact}
@@ -89,14 +89,13 @@ def load_commit(place: SavePlace, state: TakesState, commit: Commit) -> str | No
 
 
 @contextmanager
-def _dense_beside(place: SavePlace, state: TakesState, commit: Commit) -> Iterator[Future[Any]]:
+def _dense_beside(place: SavePlace, state: TakesState, commit: Commit) -> Iterator[Callable[[], Any]]:
     """Read the dense state in a thread, beside what the body reads; before it, where one read is to be under way."""
     assert commit.dense is not None
     like, reads = state.sharded_like(), reads_at_once(place.store, place.reads)
-    with ThreadPoolExecutor(1, thread_name_prefix="ett-checkpoint-dense") as pool:
-        coming = pool.submit(read_dense, place.store, commit.dense, like, reads)
+    with beside(partial(read_dense, place.store, commit.dense, like, reads)) as coming:
         if reads == 1:
-            wait([coming])
+            coming()
         yield coming
 
 

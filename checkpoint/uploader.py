@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -30,6 +29,7 @@ from ett.checkpoint.random_wait import random_wait
 from ett.checkpoint.restore_checks import check_size
 from ett.checkpoint.retention import retire
 from ett.checkpoint.segment import StoredFile
+from ett.checkpoint.worker_threads import in_threads
 from ett.clock import Clock
 from ett.errors import Conflict, CorruptState, EttError, Unreachable
 from ett.raised import raised_by
@@ -223,12 +223,11 @@ class Uploader:
         self._check_wanted(commit)
         fragments = {file.path for file in commit.fragments}
         mine = [file for file in self.share(commit) if file.path not in self._sent]
-        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="ckpt-send") as pool:
-            list(pool.map(self._send_file, [file for file in mine if file.path not in fragments]))
-            list(pool.map(self._send_file, [file for file in mine if file.path in fragments]))
-            if self._rank == 0:
-                list(pool.map(lambda writer: self._wait_for(commit, writer), range(len(commit.fragments))))
-                list(pool.map(lambda file: self._retried(lambda: check_size(self._store.remote, file)), mine))
+        in_threads([file for file in mine if file.path not in fragments], self._send_file, FILES_AT_ONCE)
+        in_threads([file for file in mine if file.path in fragments], self._send_file, FILES_AT_ONCE)
+        if self._rank == 0:
+            in_threads(range(len(commit.fragments)), lambda writer: self._wait_for(commit, writer), FILES_AT_ONCE)
+            in_threads(mine, lambda file: self._retried(lambda: check_size(self._store.remote, file)), FILES_AT_ONCE)
         self._sent = {file.path for file in self.share(commit)}
         if self._rank == 0:
             self._retried(lambda: CommitLog(self._store.remote).append(commit))

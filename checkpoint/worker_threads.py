@@ -6,8 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -32,27 +31,24 @@ def num_io_threads() -> int:
     return min(MOST_THREADS, 2 * NUM_CORES + 1)
 
 
-def together(works: Sequence[Callable[[], object]], name: str) -> None:
+def together(works: Sequence[Callable[[], object]], stop: Callable[[], object]) -> None:
     """Do all works, in a thread each, and return when all have ended.
 
-    They are daemons: a program whose store does not answer any more can end all the same. One that ends in order waits
-    for whoever waits here (at_exit.py).
+    Args: stop: has them begin nothing more; called where the wait for them is interrupted, and when all have ended.
     Raises: what the first of them, in order, raised.
     """
-    failures: list[BaseException | None] = [None] * len(works)
-
-    def do(number: int) -> None:
-        failures[number] = raised_by(works[number])
-
-    threads = [Thread(target=do, args=(number,), name=name, daemon=True) for number in range(len(works))]
-    for thread in threads:
-        thread.start()
-    with ExitStack() as joined:
+    threads: list[_Thread[object]] = []
+    try:
+        for work in works:
+            threads.append(_Thread(work))
         for thread in threads:
-            joined.callback(thread.join)  # all of them, also where the wait for one is interrupted
-    for failure in failures:
-        if failure is not None:
-            raise failure
+            thread.wait()
+    finally:
+        stop()
+        for thread in threads:
+            thread.wait()  # also where the wait for one was interrupted; a second interrupt ends it
+    for thread in threads:
+        thread.result()
 
 
 def in_threads(jobs: Iterable[Job], work: Callable[[Job], Result], threads: int) -> list[Result]:
@@ -61,8 +57,18 @@ def in_threads(jobs: Iterable[Job], work: Callable[[Job], Result], threads: int)
     Raises: what a job raised, when no job runs any more; after the first that fails no job is begun.
     """
     crew = _Crew(jobs, work)
-    together([crew.run] * threads, "ett-checkpoint-io")
+    together([crew.run] * threads, crew.stop)
     return [crew.results[number] for number in range(len(crew.results))]
+
+
+@contextmanager
+def beside(work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
+    """Do a work in a thread while the body runs; give what waits for its result, or raises what it raised."""
+    thread = _Thread(work)
+    try:
+        yield thread.result
+    finally:
+        thread.wait()
 
 
 def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
@@ -109,15 +115,8 @@ def in_pipeline(
     more items exist at once than there are threads, and one.
     Raises: what was raised first, when nothing runs any more.
     """
-    workers = min(MOST_THREADS, NUM_CORES)
-    line: _Pipeline[Job, Item, Result] = _Pipeline(jobs, read, work, threading.Semaphore(workers + 1))
-    with ThreadPoolExecutor(readers + workers, thread_name_prefix="ett-checkpoint-io") as pool:
-        for _ in range(workers):
-            pool.submit(line.run_worker)
-        try:
-            wait([pool.submit(line.run_reader) for _ in range(readers)])
-        finally:
-            line.end(readers, workers)
+    line: _Pipeline[Job, Item, Result] = _Pipeline(jobs, read, work, readers, min(MOST_THREADS, NUM_CORES))
+    together([line.run_reader] * readers + [line.run_worker] * line.workers, line.stop)
     if line.failures:
         raise line.failures[0]
     return line.results
@@ -127,25 +126,62 @@ def _extend(item: list[Item], items: Iterator[Item]) -> None:
     item.extend(islice(items, 1))
 
 
+class _Thread(Generic[Result]):
+    """A work under way in a thread.
+
+    It is a daemon: a program whose store does not answer any more can end all the same. One that ends in order waits
+    for whoever waits here (at_exit.py).
+    """
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._results: list[Result] = []
+        self._failure: BaseException | None = None
+        self._ended = threading.Event()
+        self._thread = Thread(target=self._run, args=(work,), name="ett-checkpoint-io", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        self._ended.wait()  # CPython 3.11: a join() that was interrupted makes the thread look ended
+        self._thread.join()
+
+    def result(self) -> Result:
+        self.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self._results[0]
+
+    def _run(self, work: Callable[[], Result]) -> None:
+        self._failure = raised_by(lambda: self._results.append(work()))
+        self._ended.set()
+
+
 class _Pipeline(Generic[Job, Item, Result]):
     def __init__(
         self,
         jobs: Iterable[Job],
         read: Callable[[Job], Item | Parts[Job]],
         work: Callable[[Item], Result],
-        room: threading.Semaphore,
+        readers: int,
+        workers: int,
     ) -> None:
+        self.workers = workers
         self.results: list[Result] = []
         self.failures: list[BaseException] = []
         self._jobs, self._read, self._work = iter(jobs), read, work
         self._parts: deque[Job] = deque()
-        self._room, self._changed = room, threading.Condition()
+        self._room, self._changed = threading.Semaphore(workers + 1), threading.Condition()
+        self._readers = readers  # that have not ended
         self._num_reading = 0
         self._is_over = False
         self._items: SimpleQueue[Item | None] = SimpleQueue()
 
     def run_reader(self) -> None:
         self._note(raised_by(self._read_all))
+        with self._changed:
+            self._readers -= 1
+            is_last = not self._readers
+        if is_last:
+            self._end_workers()
 
     def run_worker(self) -> None:
         while (item := self._items.get()) is not None:
@@ -153,14 +189,12 @@ class _Pipeline(Generic[Job, Item, Result]):
                 self._note(raised_by(partial(self._do, item)))
             self._room.release()
 
-    def end(self, readers: int, workers: int) -> None:
+    def stop(self) -> None:
         """Have all threads end: what was read is worked on, no more is read."""
         with self._changed:
             self._is_over = True
+            self._end_workers()
             self._changed.notify_all()
-        self._room.release(readers)
-        for _ in range(workers):
-            self._items.put(None)
 
     def _read_all(self) -> None:
         while (job := self._next()) is not None:
@@ -169,10 +203,16 @@ class _Pipeline(Generic[Job, Item, Result]):
             if isinstance(found, Parts):
                 continue
             self._room.acquire()
-            if self.failures or self._is_over:
-                self._room.release()  # to another reader that waits for it
-                return
-            self._items.put(found)
+            with self._changed:
+                if not (self.failures or self._is_over):
+                    self._items.put(found)
+                    continue
+            self._room.release()  # to another reader that waits for it
+            return
+
+    def _end_workers(self) -> None:
+        for _ in range(self.workers):
+            self._items.put(None)
 
     def _do(self, item: Item) -> None:
         self.results.append(self._work(item))
@@ -210,7 +250,10 @@ class _Crew(Generic[Job, Result]):
         self._jobs = enumerate(jobs)
         self._work = work
         self._lock = threading.Lock()
-        self._has_failed = False
+        self._is_over = False
+
+    def stop(self) -> None:
+        self._is_over = True
 
     def run(self) -> None:
         is_done = False
@@ -221,8 +264,8 @@ class _Crew(Generic[Job, Result]):
             is_done = True
         finally:
             if not is_done:
-                self._has_failed = True
+                self.stop()
 
     def _next(self) -> tuple[int, Job] | None:
         with self._lock:
-            return None if self._has_failed else next(self._jobs, None)
+            return None if self._is_over else next(self._jobs, None)

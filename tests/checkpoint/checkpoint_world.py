@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import thread as executor_threads
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -349,6 +350,11 @@ def raise_first(results: list[Any]) -> None:
     telling = [err for err in raised if not isinstance(err, threading.BrokenBarrierError)]
     for err in telling or raised:
         raise err
+
+
+def keeps_a_program(thread: threading.Thread) -> bool:
+    """Return whether a program that ends waits for the thread; for an executor's it does, daemon or not."""
+    return not thread.daemon or thread in executor_threads._threads_queues
 
 
 def reseed_everything(seed: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from buffered_world import Remote, die, is_state, remote_step, save, started, wait_for_an_answer
-from checkpoint_world import Rank, ThreadRanks, raise_first, run_ranks
+from checkpoint_world import Rank, ThreadRanks, keeps_a_program, raise_first, run_ranks
 
 from ett.checkpoint import buffered_tier as buffered_tier_module
 from ett.checkpoint import uploader as uploader_module
@@ -104,6 +104,15 @@ def test_a_note_that_cannot_be_left_is_told_at_the_next_save(
 
     raise_first(run_ranks(2, work))
     assert remote_step(remote) == 4
+
+
+def test_no_request_of_an_upload_keeps_a_program_that_ends(remote: Remote, tmp_path: Path) -> None:
+    asking: set[threading.Thread] = set()
+    rank = started(remote, tmp_path / "ssd")
+    remote.before = lambda name: asking.add(threading.current_thread())
+    save(rank, 1)
+    rank.checkpointer.close()
+    assert asking and not any(map(keeps_a_program, asking))
 
 
 def test_close_sends_what_follows_a_commit_that_a_rank_gave_up_and_then_says_so(remote: Remote, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from chain_world import SPEC, ChainWorld, Values
+from checkpoint_world import Meeting, Rank, ThreadRanks, keeps_a_program, saved_world
 from s3_servers import QUICK
 
 from ett.checkpoint import table_segments
@@ -137,6 +138,33 @@ def test_one_damaged_block_among_many_reads_is_named(world: ChainWorld) -> None:
         path.write_bytes(before)
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("ett-checkpoint-io")]
     assert not threads
+
+
+class AskedStore(LocalStore):
+    """Keeps the threads that asked it."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asking: set[threading.Thread] = set()
+
+    def read(self, name: str) -> bytes:
+        self.asking.add(threading.current_thread())
+        return super().read(name)
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[ObjectReader]:  # type: ignore[override]
+        self.asking.add(threading.current_thread())
+        with super().open(name) as reader:
+            yield reader
+
+
+def test_no_read_of_a_restore_keeps_a_program_that_ends(tmp_path: Path) -> None:
+    saved_world(tmp_path, 1, [1])
+    store = AskedStore(tmp_path)
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), store=store)
+    rank.checkpointer.restore()
+    others = store.asking - {threading.current_thread()}
+    assert len(others) > 1 and not any(map(keeps_a_program, others))
 
 
 def test_a_file_that_goes_is_named(world: ChainWorld) -> None:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from checkpoint_world import keeps_a_program
 
 from ett.checkpoint.buffer_pool import BufferPool
-from ett.checkpoint.worker_threads import MOST_THREADS, NUM_CORES, Parts, in_pipeline, in_threads, one_ahead
+from ett.checkpoint.worker_threads import (
+    MOST_THREADS,
+    NUM_CORES,
+    Parts,
+    _Thread,
+    beside,
+    in_pipeline,
+    in_threads,
+    one_ahead,
+)
 
 
 def test_no_thread_outlives_whoever_waits_for_it() -> None:
@@ -18,6 +30,21 @@ def test_no_thread_outlives_whoever_waits_for_it() -> None:
     assert next(ahead) == 0
     ahead.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
+
+
+def test_no_thread_keeps_a_program_that_ends() -> None:
+    """A store that hangs holds the thread that asks it, and nobody else."""
+    used: list[threading.Thread] = []
+
+    def note(job: int) -> int:
+        used.append(threading.current_thread())
+        return job
+
+    in_threads(range(3), note, 2)
+    in_pipeline(range(3), note, note, 2)
+    with beside(lambda: note(0)) as result:
+        assert result() == 0
+    assert len(used) == 3 + 6 + 1 and not any(map(keeps_a_program, used))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -64,6 +91,59 @@ def test_a_list_of_jobs_that_fails_is_a_failure() -> None:
 
     with pytest.raises(OSError, match="no more"):
         in_threads(jobs(), lambda job: job, 3)
+
+
+def is_in(thread: int, function: Callable[..., object]) -> bool:
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+Run = Callable[[Iterator[int], Callable[[int], int]], object]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda jobs, work: in_threads(jobs, work, 2),
+        lambda jobs, work: in_pipeline(jobs, work, lambda item: item, 2),
+        lambda jobs, work: in_pipeline(jobs, lambda job: job, work, 2),
+    ],
+)
+def test_an_interrupted_wait_has_no_more_jobs_begun(run: Run) -> None:
+    before, main = threading.active_count(), threading.main_thread().ident
+    assert main is not None and threading.current_thread() is threading.main_thread()
+    plenty, begun, once = 10_000_000, 0, iter([True])
+
+    def jobs() -> Iterator[int]:
+        nonlocal begun
+        for begun in range(plenty):  # noqa: UP028  begun is read outside
+            yield begun
+
+    def work(job: int) -> int:
+        if job > 100 and is_in(main, _Thread.wait) and next(once, False):
+            signal.pthread_kill(main, signal.SIGINT)
+        return job
+
+    kept = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(jobs(), work)
+    finally:
+        signal.signal(signal.SIGINT, kept)
+    assert begun < plenty - 1
+    assert threading.active_count() == before
+
+
+def test_what_is_done_beside_is_raised_where_it_is_asked_for() -> None:
+    def fail() -> None:
+        raise OSError("full")
+
+    before = threading.active_count()
+    with beside(fail) as result, pytest.raises(OSError, match="full"):
+        result()
+    assert threading.active_count() == before
 
 
 Parted = tuple[int, ...]  # how many parts there are at each level below, and then a number
