@@ -13,13 +13,15 @@ are elements that come back bit for bit, so a row that came back is stored as it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ett.checkpoint.digest import ColumnGroup
+from ett.errors import ConfigError
+from ett.section import nearest
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -38,6 +40,16 @@ class WeightBits:
 
     default: int = 0
     of_table: Mapping[str, int] = field(default_factory=dict)  # by name, for those that differ
+
+    @classmethod
+    def of_tables(cls, default: int, of_table: Mapping[str, int], names: Collection[str]) -> WeightBits:
+        """Args: names: of all tables that there are. Raises: ConfigError: `of_table` has another."""
+        for name in of_table:
+            if name not in names:
+                raise ConfigError(
+                    f"checkpoint.quantise_tables has {name!r}, and no table is named so", expected=nearest(name, names)
+                )
+        return cls(default, of_table)
 
     def of(self, table: str) -> int:
         return self.of_table.get(table, self.default)

@@ -28,7 +28,7 @@ import sys
 import threading
 from pathlib import Path
 import torch
-from ett.checkpoint import CheckpointConfig, Checkpointer, checkpointer as module
+from ett.checkpoint import CheckpointConfig, Checkpointer, save_under_way as module
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.policy.row_map import RowMap
 
@@ -206,7 +206,7 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[PacedStore]]:
         return stores[-1]
 
     with monkeypatch.context() as during:
-        during.setattr("ett.checkpoint.checkpointer.open_store", opened)
+        during.setattr("ett.checkpoint.job_places.open_store", opened)
         yield stores
 
 

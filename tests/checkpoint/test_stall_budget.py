@@ -11,7 +11,7 @@ from checkpoint_world import Meeting, Rank, RecordingRun, ThreadRanks, raise_fir
 from test_background_saves import PacedStore, alone, commits_of, opened
 from test_policy_saves import Rows, Tables, check_all
 
-from ett.checkpoint import Checkpointer, checkpointer, stall_budget
+from ett.checkpoint import Checkpointer, save_under_way, stall_budget
 from ett.checkpoint.background_save import BackgroundSave
 from ett.clock import SystemClock
 from ett.errors import Unreachable
@@ -23,7 +23,7 @@ BUDGET = {"interval": "1 steps", "stall_budget_s": 1e-3}
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in vain takes milliseconds."""
     monkeypatch.setattr(stall_budget, "LONGEST_S", 1e-2)
-    monkeypatch.setattr(checkpointer, "END_S", 1e-1)
+    monkeypatch.setattr(save_under_way, "END_S", 1e-1)
 
 
 def abandoned(run: RecordingRun) -> list[tuple[int, str, int]]:
@@ -113,7 +113,7 @@ def test_a_slow_save_is_not_given_up_while_it_goes_on(tmp_path: Path, monkeypatc
     store.hold()
     rows = trained_to(tables, saves, range(1, 5))
     seen = iter(range(99))
-    monkeypatch.setattr(saves, "_done_by", lambda running: next(seen))
+    monkeypatch.setattr(saves._under_way, "_done_by", lambda running: next(seen))
     rows |= trained_to(tables, saves, range(5, 9))
     assert [in_a_row for _, _, in_a_row in abandoned(run)] == [1, 2, 3, 4, 5, 6, 7]  # a warning each, and no failure
     store.go()
@@ -152,9 +152,9 @@ def test_a_save_that_was_given_up_and_commits_all_the_same_counts(
     tables, saves, _, run = alone(tmp_path, policy="incremental", **BUDGET)
     rows = trained_to(tables, saves, range(1, 2))
     assert saves.has_settled(60)
-    running = saves._running
+    running = saves._under_way.running
     assert running is not None
-    saves._give_up(running, stall_budget.over_budget("given up"))
+    saves._under_way.give_up(running, stall_budget.over_budget("given up"))
     rows |= trained_to(tables, saves, range(2, 3))
     assert saves.has_settled(60)
     saves.close()
@@ -182,7 +182,7 @@ def test_ranks_skip_alike_where_one_of_them_is_slow(tmp_path: Path, slow: int) -
         if ranks.rank == slow:
             store.hold()
         rows = trained_to(tables, saves, range(1, 4))
-        assert saves._running is not None and saves._running.step == 1
+        assert saves._under_way.is_of(1)
         store.go()
         assert saves.has_settled(60)
         rows |= trained_to(tables, saves, range(4, 5))
@@ -209,7 +209,7 @@ def test_a_table_that_nobody_keeps_is_of_the_boundary_or_in_no_commit(
     assert abandoned(run) == [(1, "S007", 1)]
     store.go()
     assert saves.has_settled(60)
-    monkeypatch.setattr(checkpointer, "END_S", 60.0)
+    monkeypatch.setattr(save_under_way, "END_S", 60.0)
     rows = trained_to(tables, saves, range(2, 3))
     assert saves.has_settled(60)
     saves.close()
