@@ -17,13 +17,23 @@ class BackgroundSave:
     """
 
     def __init__(
-        self, step: int, cursor: int, work: Callable[[BackgroundSave], Commit], *, may_block: bool = False
+        self,
+        step: int,
+        cursor: int,
+        work: Callable[[BackgroundSave], Commit],
+        *,
+        may_block: bool,
+        say: Callable[[BaseException], None],
     ) -> None:
-        """Args: work: writes with this as its boundary. may_block: training waits for it as long as it takes."""
+        """Args:
+        work: writes with this as its boundary.
+        may_block: training waits for it as long as it takes.
+        say: is told at once, in this thread, what it raised: whoever asks for its result may do so much later.
+        """
         self.step, self.cursor, self.may_block = step, cursor, may_block
         self.written: list[str] = []
         self.given_up: EttError | None = None  # why this is to come to nothing; it may have committed by then
-        self._work = work
+        self._work, self._say = work, say
         self._commit: Commit | None = None
         self._failure: BaseException | None = None
         self._has_left = threading.Event()
@@ -64,6 +74,8 @@ class BackgroundSave:
     def _run(self) -> None:
         self._failure = raised_by(self._save)
         self._has_left.set()
+        if self._failure is not None and not self.came_to_nothing:
+            self._say(self._failure)
 
     def _save(self) -> None:
         self._commit = self._work(self)

@@ -28,36 +28,52 @@ class FailedSaves:
         self.budget = budget
         self._in_a_row = 0
 
-    def attempt(self, step: int, cursor: int, work: Callable[[], Result], *, may_block: bool = True) -> Result | None:
-        """Do a part of a save; one that fails is counted. Args: may_block: see `count`."""
+    def attempt(
+        self, step: int, cursor: int, work: Callable[[], Result], *, may_block: bool = True, is_said: bool = False
+    ) -> Result | None:
+        """Do a part of a save; one that fails is counted. Args: see `count`."""
         try:
             return work()
         except (Conflict, ConfigError, LostPeer):
             raise
         except EttError as err:
-            self.count(step, cursor, err, may_block=may_block)
+            self.count(step, cursor, err, may_block=may_block, is_said=is_said)
             return None
 
-    def count(self, step: int, cursor: int, err: EttError, *, may_block: bool = True) -> None:
-        """Log and count what a save came to.
+    def count(self, step: int, cursor: int, err: EttError, *, may_block: bool = True, is_said: bool = False) -> None:
+        """Count and record what a save came to, and log it.
 
-        Args: may_block: False where it comes to nothing so as not to hold training, which is no failure.
+        Args:
+            may_block: False where it comes to nothing so as not to hold training, which is no failure.
+            is_said: its own thread has logged it.
         Raises: err: if it is the third failure in a row.
         """
+        if not is_said:
+            self.say(step, err, may_block=may_block)
         self._due.failed()
-        is_skipped = err.code == OVER_BUDGET and not may_block
+        is_skipped = _is_skipped(err, may_block)
         if is_skipped:
             self.budget.num_over = in_a_row = self.budget.num_over + 1
-            log.warning("step %d is not saved (%d in a row): %s", step, in_a_row, err)
         else:
             self._in_a_row = in_a_row = self._in_a_row + 1
             self.budget.num_over = 0
-            log.error("the save at step %d failed (%d in a row): %s", step, in_a_row, err)
         if self._ranks.rank == 0:
             self._run.emit("ckpt_abandoned", step=step, cursor=cursor, code=err.code, in_a_row=in_a_row)
         if not is_skipped and in_a_row >= FAILED_SAVES_IN_A_ROW:
             raise err
 
+    def say(self, step: int, err: BaseException, *, may_block: bool) -> None:
+        """Log what a save came to that is not counted yet; by any thread."""
+        if _is_skipped(err, may_block):
+            log.warning("step %d is not saved (%d in a row): %s", step, self.budget.num_over + 1, err)
+        else:
+            what = err if isinstance(err, EttError) else repr(err)
+            log.error("the save at step %d failed (%d in a row): %s", step, self._in_a_row + 1, what)
+
     def forgive(self) -> None:
         """Begin to count anew: a save has succeeded."""
         self._in_a_row = self.budget.num_over = 0
+
+
+def _is_skipped(err: BaseException, may_block: bool) -> bool:
+    return isinstance(err, EttError) and err.code == OVER_BUDGET and not may_block

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ett.checkpoint.at_exit import end_with_program
 from ett.checkpoint.background_save import BackgroundSave
@@ -49,8 +50,9 @@ class SaveUnderWay:
             boundary.
         """
         with self._tables.given_back_on_error():  # Ctrl-C
-            may_block = self._failed.budget.may_block
-            self.running = BackgroundSave(taken.step, taken.cursor, work, may_block=may_block)
+            may_block, step = self._failed.budget.may_block, taken.step
+            say = partial(self._failed.say, step, may_block=may_block)
+            self.running = BackgroundSave(step, taken.cursor, work, may_block=may_block, say=say)
         self._waited_s = waited_s
         self._pass_boundary(self.running)
 
@@ -93,7 +95,9 @@ class SaveUnderWay:
             self.running = None
             if running.came_to_nothing:
                 return None
-            commit = self._failed.attempt(running.step, running.cursor, running.result, may_block=running.may_block)
+            commit = self._failed.attempt(
+                running.step, running.cursor, running.result, may_block=running.may_block, is_said=True
+            )
         if commit is None:
             return None
         held_s = commit.stats["stall_s"] + self._waited_s

@@ -140,7 +140,7 @@ def test_a_restore_waits_for_the_save_that_is_under_way(tmp_path: Path) -> None:
 def test_two_checkpointers_of_one_model_save_its_state_beside_each_other(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     tables, first, store, run = alone(here, interval="1 steps", policy="incremental")
-    config = CheckpointConfig(uri=str(there), background=True, interval="1 steps", policy="incremental")
+    config = CheckpointConfig(uri=str(there), interval="1 steps", policy="incremental", stall_budget_s=60.0)
     ranks, run_of_second = ThreadRanks(0, 1, Meeting(1)), RecordingRun()
     second = Checkpointer(config, model=tables, run=run_of_second, ranks=ranks)
     rng, expected = random.Random(1), {}

@@ -59,8 +59,9 @@ class PacedStore(LocalStore):
 
 
 def opened(folder: Path, ranks: ThreadRanks, **config: Any) -> tuple[Tables, Checkpointer, PacedStore, RecordingRun]:
+    """Open a checkpointer that skips no save on a slow machine, unless `config` has a stall budget."""
     tables, run, store = Tables(ranks.rank, ranks.world_size), RecordingRun(), PacedStore(folder)
-    settings = CheckpointConfig(uri=str(folder), background=True, **config)
+    settings = CheckpointConfig(uri=str(folder), background=True, **{"stall_budget_s": 60.0, **config})
     return tables, Checkpointer(settings, model=tables, run=run, ranks=ranks, store=store), store, run
 
 
@@ -197,6 +198,24 @@ def test_what_fails_in_the_background_is_counted_at_the_next_boundary_and_raised
     checkpointer.close()
     assert [commit.step for commit in commits_of(tmp_path)][-1] == 8
     check_all(tmp_path, expected)
+
+
+def test_what_fails_in_the_background_is_logged_at_once_before_the_next_boundary_counts_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables, checkpointer, store, run = alone(tmp_path, interval="1 steps", policy="incremental")
+    store.fails = True
+    tables.train(random.Random(1))
+    checkpointer.step(1, 1)
+    assert checkpointer.has_settled(60)
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert said == [("ERROR", "the save at step 1 failed (1 in a row): injected")]
+    assert "ckpt_abandoned" not in run.kinds()
+    store.fails = False
+    checkpointer.step(2, 2)
+    assert [fields["in_a_row"] for kind, fields in run.said if kind == "ckpt_abandoned"] == [1]
+    assert caplog.text.count("the save at step 1") == 1
+    checkpointer.close()
 
 
 def test_rows_that_are_written_to_untold_fail_the_save_that_wanted_them(tmp_path: Path) -> None:

@@ -163,7 +163,9 @@ def test_a_save_that_was_given_up_and_commits_all_the_same_counts(
 
 
 @pytest.mark.parametrize("call", ["close", "save", "restore"])
-def test_nobody_waits_for_ever_for_a_save_that_hangs(tmp_path: Path, call: str) -> None:
+def test_nobody_waits_for_ever_for_a_save_that_hangs(
+    tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
     tables, saves, store, _ = alone(tmp_path, policy="incremental", interval="1 steps")
     store.hold()
     trained_to(tables, saves, range(1, 2))
@@ -173,6 +175,7 @@ def test_nobody_waits_for_ever_for_a_save_that_hangs(tmp_path: Path, call: str) 
     store.go()
     assert saves.has_settled(60)
     assert commits_of(tmp_path) == []
+    assert "failed" not in caplog.text  # the error that was raised says it
 
 
 @pytest.mark.parametrize("slow", [0, 1])
