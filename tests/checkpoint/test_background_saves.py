@@ -208,8 +208,8 @@ def test_what_fails_in_the_background_is_logged_at_once_before_the_next_boundary
     tables.train(random.Random(1))
     checkpointer.step(1, 1)
     assert checkpointer.has_settled(60)
-    said = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert said == [("ERROR", "the save at step 1 failed (1 in a row): injected")]
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said == ["the save at step 1 failed (1 in a row): injected"]
     assert "ckpt_abandoned" not in run.kinds()
     store.fails = False
     checkpointer.step(2, 2)

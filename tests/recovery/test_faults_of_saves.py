@@ -19,7 +19,12 @@ def start(folder: Path, chaos: str, attempt: int = 1, **places: str) -> tuple[Ch
     identity = RunIdentity(job="j", attempt=attempt, job_dir=folder)
     run = Run(identity, faults=arm(chaos, folder, rank=0, attempt=attempt))
     model = nn.Linear(4, 4, bias=False)
-    config = CheckpointConfig(interval="1 steps", background=False, **places)  # type: ignore[arg-type]
+    config = CheckpointConfig(
+        interval="1 steps",
+        background=False,
+        stall_budget_s=60.0,
+        **places,  # type: ignore[arg-type]
+    )
     return Checkpointer(config, model=model, run=run), model, run
 
 
