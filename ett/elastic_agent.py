@@ -27,6 +27,7 @@ from ett.generation import Generation
 from ett.one_host_rendezvous import ADDRESS, OneHostRendezvous, local_store
 from ett.outcome import Outcome
 from ett.replaced_rank import ReplacedRank
+from ett.spares import Spares
 from ett.supervisor import JobSupervisor
 
 MONITOR_INTERVAL_S = 0.05
@@ -63,10 +64,12 @@ class _Stopped(Exception):
 class SupervisedAgent(LocalElasticAgent):
     """Reports to a JobSupervisor and does what its restart policy says."""
 
-    def __init__(self, job: JobSupervisor, spec: WorkerSpec, logs: LogsSpecs, prefix: str | None) -> None:
+    def __init__(
+        self, job: JobSupervisor, spares: Spares, spec: WorkerSpec, logs: LogsSpecs, prefix: str | None
+    ) -> None:
         super().__init__(spec, logs, log_line_prefix_template=prefix)
         self._shutdown_timeout = int(job.recovery.grace_s) + 1  # no argument of every torch that we run on
-        self._job = job
+        self._job, self._spares = job, spares
         self._order: ExitOrder | None = None
         self._replacing: _Replacing | None = None
         self._generation_store: object = None  # kept alive: the ranks of a generation meet at it
@@ -104,6 +107,8 @@ class SupervisedAgent(LocalElasticAgent):
         if hang is not None:
             unkillable = self._end_workers(signal.SIGKILL, 0.0)
             return self._end_attempt([RankExit(rank=hang.rank, code=-signal.SIGKILL, hang=hang)], [], unkillable)
+        if not exits and self._replacing is None:
+            self._spares.tend(self._job.is_training)
         return RunResult(state=WorkerState.HEALTHY)
 
     def _failed_by_itself(self, exits: list[RankExit]) -> bool:
@@ -193,10 +198,12 @@ class SupervisedAgent(LocalElasticAgent):
         context: Any = self._pcontext
         command = [context.entrypoint, *map(str, context.args[local_rank])]
         environ = {**context.envs[local_rank], **generation.environ_at(self._place(local_rank))}
-        started = ReplacedRank(command, environ, context.stdouts[local_rank], context.stderrs[local_rank])
+        files = context.stdouts[local_rank], context.stderrs[local_rank]
+        spare = self._spares.take(environ, *files)
+        started = spare or ReplacedRank.start(command, environ, *files)
         self._handlers()[local_rank] = started
         self._worker_group.workers[local_rank].id = started.proc.pid
-        self._job.watch_replacement(self._rank(local_rank), started.proc.pid)
+        self._job.watch_replacement(self._rank(local_rank), started.proc.pid, is_spare=spare is not None)
 
     def _end_attempt(self, failed: list[RankExit], order: list[int], unkillable: list[int]) -> RunResult:
         self.outcome = self._job.fail_attempt(failed, order, unkillable)
@@ -372,7 +379,8 @@ def run_agent(job: JobSupervisor) -> Outcome:
         local_addr=ADDRESS,
     )
     prefix = "[rank${rank}] " if plan.nproc > 1 else _NoPrefix()
-    agent = SupervisedAgent(job, spec, _AttemptLogs(job), prefix)
+    spares = Spares(job.num_spares, job.folder.path / "logs" / "spares.log", job.say)
+    agent = SupervisedAgent(job, spares, spec, _AttemptLogs(job), prefix)
     try:
         agent.run()
     except _Stopped as stopped:
@@ -381,6 +389,7 @@ def run_agent(job: JobSupervisor) -> Outcome:
         job.say(f"{err.sigval.name}: the workers were ended")
         return job.preempt_attempt([], [])
     finally:
+        spares.close()
         spec.rdzv_handler.shutdown()
     return agent.outcome
 

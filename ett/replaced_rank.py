@@ -12,10 +12,17 @@ from collections.abc import Mapping, Sequence
 class ReplacedRank:
     """What torch's agent knows of a worker: `proc` and `close`."""
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str], out: str, err: str) -> None:
+    def __init__(self, proc: subprocess.Popen[bytes]) -> None:
+        """Args: proc: leads a session of its own."""
+        self.proc = proc
+
+    @classmethod
+    def start(cls, command: Sequence[str], environ: Mapping[str, str], out: str, err: str) -> ReplacedRank:
         with open(out, "ab") as stdout, open(err, "ab") as stderr:
-            self.proc = subprocess.Popen(
-                command, env={**os.environ, **environ}, stdout=stdout, stderr=stderr, start_new_session=True
+            return cls(
+                subprocess.Popen(
+                    command, env={**os.environ, **environ}, stdout=stdout, stderr=stderr, start_new_session=True
+                )
             )
 
     def close(self, death_sig: signal.Signals | None = None) -> None:

@@ -46,6 +46,9 @@ class RecoverySettings(Protocol):
     def restart(self) -> Literal["attempt", "inprocess"]: ...
 
     @property
+    def spares(self) -> int: ...
+
+    @property
     def grace_s(self) -> float: ...
 
     @property

@@ -34,6 +34,8 @@ SEAMS: dict[str, str] = {
     "recipe_sections": "ett.trainer.recipe:SECTIONS",
     "recipe_check": "ett.trainer.recipe:check",
     "recipe_main": "ett.trainer.main",
+    "recipe_worker": "ett.trainer.main:run",
+    "spare_imports": "ett.trainer.begun:import_ahead",
     "hang_policy": "ett.recovery.hang_policy:find_hang",
     "restart_policy": "ett.recovery.restart_policy:decide",
     "commit_source": "ett.recovery.lineage:find_source",

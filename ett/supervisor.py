@@ -151,11 +151,23 @@ class JobSupervisor:
         self.folder.write_workers(self.attempt, self._workers)
         self._hang_watch = HangWatch(self.folder, self.attempt, self.recovery)
 
-    def watch_replacement(self, rank: int, pid: int) -> None:
+    def watch_replacement(self, rank: int, pid: int, *, is_spare: bool) -> None:
         """Take note of the process that a lost rank was replaced by."""
+        self._emit("rank_replaced", att=self.attempt, rank=rank, worker_pid=pid, spare=is_spare)
         self._workers[rank] = ProcessIdentity.of(pid)
         self._guardian.watch(self.attempt, [self._workers[rank]])
         self.folder.write_workers(self.attempt, self._workers)
+
+    @property
+    def num_spares(self) -> int:
+        """How many processes wait to be a lost rank: of a recipe alone, whose imports we know."""
+        takes_part = self.plan.kind == "recipe" and self.recovery.restart == "inprocess"
+        return self.recovery.spares if takes_part else 0
+
+    def is_training(self) -> bool:
+        """Return whether every rank of the attempt has completed a step, as far as the log says."""
+        pids = [identity.pid for identity in self._workers.values()]
+        return bool(pids) and all(has_stepped(self.folder.events, self.attempt, pid) for pid in pids)
 
     def find_hang(self) -> Hang | None:
         """Return the rank that stopped making progress, once no rank can be expected to; stacks are on the disk."""

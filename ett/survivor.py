@@ -15,6 +15,7 @@ a launch the function is simply called.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -53,13 +54,14 @@ def restartable(train: Callable[P, T]) -> Callable[P, T]:
         rank = _Rank(run, GenerationFolder(Path(place)), int(os.environ.get("ETT_GEN", "0")))
         while True:
             rank.join_newest()
+            num_frozen = gc.get_freeze_count()
             try:
                 return train(*args, **kwargs)
             except (RuntimeError, ValueError, OSError, EttError) as err:  # what a lost peer can look like
                 if not rank.may_come_back(err):
                     raise
             # Only here are the frames of the lost generation gone, and with them the tensors that they held.
-            leave_process_group()
+            leave_process_group(may_be_frozen=gc.get_freeze_count() != num_frozen)
 
     return through_generations
 

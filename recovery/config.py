@@ -8,6 +8,8 @@ from typing import Literal
 from ett.errors import ConfigError
 from ett.recovery.hang_limits import OFF, HangLimits, seconds
 
+MOST_SPARES = 64  # of one host, which has no more ranks than that
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryConfig:
@@ -15,6 +17,9 @@ class RecoveryConfig:
     # What is started anew after a failure: "attempt": every rank; "inprocess": only the rank that ended, where the
     # others run a function of `@ett.restartable`.
     restart: Literal["attempt", "inprocess"] = "attempt"
+    # With restart = "inprocess", of a recipe: processes that have imported torch and the trainer and wait to be a rank
+    # that is lost, for 200 MB of memory each (docs/recovery.md). 0: a lost rank imports anew.
+    spares: int = 0
     # How a rank starts: steps beside each other where they need nothing of each other, or one after the other; of no
     # influence on any bit (docs/startup.md).
     startup: Literal["parallel", "serial"] = "parallel"
@@ -31,6 +36,8 @@ class RecoveryConfig:
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
             raise ConfigError(f"recovery.max_restarts is {self.max_restarts}", expected="0 or more")
+        if not 0 <= self.spares <= MOST_SPARES:
+            raise ConfigError(f"recovery.spares is {self.spares}", expected=f"0 to {MOST_SPARES}")
         if not 0 <= self.grace_s <= 86_400:
             raise ConfigError(f"recovery.grace_s is {self.grace_s}", expected="0 to 86400 seconds")
         if not 0 <= self.backoff_s <= self.max_backoff_s:

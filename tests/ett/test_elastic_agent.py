@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from ett.elastic_agent import SupervisedAgent
 from ett.failure import RankExit
 from ett.hang import Hang
 from ett.outcome import Outcome
+from ett.spares import Spares
 from ett.world import World
 
 NO_PROCESS = 2**22 + 1  # above the largest pid of Linux
@@ -30,6 +32,9 @@ class Job:
         self.num_completed, self.lives_on = 0, False
 
     def beat(self) -> None: ...
+
+    def is_training(self) -> bool:
+        return False
 
     def end_children(self) -> None: ...
 
@@ -69,6 +74,7 @@ def agent_of(job: Job, monkeypatch: pytest.MonkeyPatch, *processes: Process) -> 
     agent._worker_group = SimpleNamespace(workers=workers)
     handlers = {r: SimpleNamespace(proc=process) for r, process in enumerate(processes)}
     agent._pcontext = SimpleNamespace(close=lambda *_: None, subprocess_handlers=handlers)  # type: ignore[assignment]
+    agent._spares = Spares(0, Path("/nowhere"), job.say)
     monkeypatch.setattr(agent, "_allow_restart", lambda: None)
     monkeypatch.setattr(elastic_agent, "UNKILLABLE_AFTER_S", 0.0)
     return agent

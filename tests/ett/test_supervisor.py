@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -258,6 +259,31 @@ def test_a_chosen_step_holds_until_this_launch_has_a_commit_of_its_own(folder: J
         job.fail_attempt([RankExit(rank=0, code=-9)], order=[0])
     job.close()
     assert resumes == ["120", "120", "auto"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "restart", "expected"), [("recipe", "inprocess", 2), ("script", "inprocess", 0), ("recipe", "attempt", 0)]
+)
+def test_spares_wait_only_for_ranks_of_a_recipe_that_are_started_alone(
+    folder: JobFolder, kind: Any, restart: str, expected: int
+) -> None:
+    job = JobSupervisor(replace(PLAN, kind=kind, recovery={"restart": restart, "spares": 2}), folder, StopSignals())
+    job.close()
+    assert job.num_spares == expected
+
+
+def test_a_job_trains_once_every_rank_has_made_a_step(job: JobSupervisor, folder: JobFolder) -> None:
+    environ = begin(job)
+    job.watch({0: os.getpid()})
+    assert not job.is_training()
+    run = Run(RunIdentity.from_environ(environ))
+    with run.step(samples=1):
+        pass
+    run.close()
+    job._rings.flush()
+    assert job.is_training()
+    job.watch({0: os.getpid(), 1: NO_PROCESS})
+    assert not job.is_training()
 
 
 def test_a_lost_rank_whose_error_is_final_is_not_replaced(folder: JobFolder) -> None:

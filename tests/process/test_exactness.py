@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -182,12 +183,11 @@ def test_two_ranks_have_the_same_bits_whatever_sums_their_dense_gradients(
     assert Ended(job).facts == uninterrupted(2).facts
 
 
-@pytest.mark.parametrize("background", [(), BACKGROUND], ids=["waiting", "background"])
 def test_ranks_that_outlive_another_one_end_with_the_same_bits(
-    job: LaunchedJob, uninterrupted: Callable[[int], Ended], background: tuple[str, ...]
+    job: LaunchedJob, uninterrupted: Callable[[int], Ended]
 ) -> None:
     flags = ("--nproc", "2", "--restart", "inprocess", "--chaos", "kill:rank=1,step=14")
-    assert job.run(*flags, *background, RECIPE) == 0, job.err
+    assert job.run(*flags, *BACKGROUND, RECIPE) == 0, job.err
     assert [end["reason"] for end in job.ends()] == ["completed"]
     assert {(r.rank, r.pid) for r in job.records("step") if r.rank == 0 and r.gen == 1} == {
         (0, JobFolder(job.job_dir).read_workers(1)[0].pid)
@@ -195,6 +195,37 @@ def test_ranks_that_outlive_another_one_end_with_the_same_bits(
     assert len({r.pid for r in job.records("step")}) == 3  # rank 0, and both processes of rank 1
     assert Ended(job).losses == uninterrupted(2).losses
     assert Ended(job).facts == uninterrupted(2).facts
+
+
+def test_a_spare_that_becomes_the_lost_rank_ends_with_the_same_bits(
+    job: LaunchedJob, uninterrupted: Callable[[int], Ended]
+) -> None:
+    gate = Gate(job.folder / "gate", rank=1, step=14)
+    flags = ("--nproc", "2", "--restart", "inprocess", "--set", "recovery.spares=1")
+    supervisor = job.start(*flags, *gate.flags, RECIPE, **gate.environ)
+    gate.wait_for_rank()
+    wait_until(lambda: spares_of(supervisor.pid), "a spare, once every rank has made a step")
+    (spare,) = spares_of(supervisor.pid)
+    os.kill(JobFolder(job.job_dir).read_workers(1)[1].pid, signal.SIGKILL)
+    gate.open()
+    assert supervisor.wait(timeout=LONGEST_S) == 0, job.err
+    assert [(r.rank, r.data["worker_pid"], r.data["spare"]) for r in job.records("rank_replaced")] == [(1, spare, True)]
+    assert {r.pid for r in job.records("step") if (r.rank, r.gen) == (1, 1)} == {spare}
+    assert Ended(job).losses == uninterrupted(2).losses
+    assert Ended(job).facts == uninterrupted(2).facts
+    assert not job.processes(1)
+    assert not spares_of(supervisor.pid)
+
+
+def spares_of(supervisor: int) -> list[int]:
+    """Return the process ids of a supervisor's spares, of those too that have become ranks."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended
+            words, parent = (path / "cmdline").read_bytes().split(b"\0"), (path / "stat").read_text().rpartition(")")[2]
+            if b"ett.spare_process" in words and int(parent.split()[1]) == supervisor:
+                found.append(int(path.name))
+    return found
 
 
 def test_a_job_of_which_one_rank_was_told_to_stop_goes_on_to_the_same_bits(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from ett.accounting import account
 from ett.event_reader import read_folder
-from ett.event_schema import NS
+from ett.event_schema import NS, Record
 from ett.trainer.bench.campaign_job import Ended
 
 
@@ -110,10 +109,11 @@ def moments(ended: Ended) -> dict[str, float]:
     """Return what the first failure of a job took, in seconds: until it was seen, and until the first step after it.
 
     `detected_s` from the fault to the supervisor's record; `back_s` from the fault to the end of the first step after
-    it, on every rank, less `read_s`, for which the restore between them lasted.
+    it, on every rank, less `read_s`, for which its checkpoint was read between them.
     """
-    (fault_s, rank), seen = _first_injected(ended), ended.records("attempt_ended", "fault")
+    seen = ended.records("attempt_ended", "fault")
     seen_s = next(r.mono_ns / NS for r in seen if r.data.get("reason", "failed") == "failed")
+    fault_s, rank = _last_injected(ended, seen_s)
     after = [r for r in ended.records("step") if r.data["b_mono"] / NS > seen_s]
     ranks = {r.rank for r in after}
     back_s = max(min(r.data["e_mono"] / NS for r in after if r.rank == one) for one in ranks)
@@ -121,13 +121,19 @@ def moments(ended: Ended) -> dict[str, float]:
     return {"detected_s": seen_s - fault_s, "back_s": back_s - fault_s - read_s, "read_s": read_s}
 
 
-def _first_injected(ended: Ended) -> tuple[float, int | None]:
-    first = ended.records("fault_injected")[0]
-    return first.mono_ns / NS, first.rank
+def _last_injected(ended: Ended, before_s: float) -> tuple[float, int | None]:
+    last = [r for r in ended.records("fault_injected") if r.mono_ns / NS < before_s][-1]
+    return last.mono_ns / NS, last.rank
 
 
-def _restore_s(spans: Sequence[Any], rank: int | None, begin_s: float, end_s: float) -> float:
-    between = [r for r in spans if r.rank == rank and r.data.get("name") == "restore"]
-    times: Iterable[float] = [r.mono_ns / NS for r in between if begin_s < r.mono_ns / NS < end_s]
-    pair = sorted(times)
-    return pair[1] - pair[0] if len(pair) > 1 else 0.0
+def _restore_s(spans: Sequence[Record], rank: int | None, begin_s: float, end_s: float) -> float:
+    """Return how long the longest restore took that has no other one within: around it a node of the start waits."""
+    begun = {
+        (r.pid, r.data["id"]): r
+        for r in spans
+        if r.ev == "span_begin" and r.rank == rank and r.data["name"] == "restore" and begin_s < r.mono_ns / NS < end_s
+    }
+    around = {(r.pid, r.data.get("parent")) for r in begun.values()}
+    ends = {(r.pid, r.data["id"]): r.mono_ns for r in spans if r.ev == "span_end"}
+    took_ns = [ends[key] - r.mono_ns for key, r in begun.items() if key not in around and key in ends]
+    return max(took_ns, default=0) / NS

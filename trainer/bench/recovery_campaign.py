@@ -22,6 +22,7 @@ from ett.trainer.bench.campaign_verdict import attempt_spans, compare_times, mom
 
 WORKLOAD = FIGURES.parent / "workloads" / "recovery-campaign.toml"
 Say = Callable[[str], None]
+Restart = Literal["attempt", "inprocess", "spare"]  # of all ranks, of the lost one alone, and that one by a spare
 CUT_S = 2.0  # that a host which is cut off lives on, before it is gone
 
 
@@ -36,6 +37,18 @@ class Cell:
     store: Literal["job", "shared", "bucket"] = "job"
     two_hosts: bool = False
     set: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def restart(self) -> Restart:
+        if self.set.get("recovery.restart") != "inprocess":
+            return "attempt"
+        return "spare" if self.set.get("recovery.spares") else "inprocess"
+
+    @property
+    def begins_with_a_kill_at_a_step(self) -> bool:
+        """Whether its first failure is one that is timed."""
+        first = next((spec for spec in self.chaos if not spec.startswith("slow:")), "")
+        return first.startswith("kill:rank=") and ",step=" in first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,8 +117,8 @@ class Findings:
     imports_s: list[float] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
-    def times(self, name: str, *, inprocess: bool) -> list[float]:
-        return [row[name] for row in self.rows if row.get("inprocess") is inprocess and name in row]
+    def times(self, name: str, *restarts: Restart) -> list[float]:
+        return [row[name] for row in self.rows if row["restart"] in restarts and name in row]
 
     @property
     def wrong(self) -> list[str]:
@@ -153,10 +166,10 @@ def judged(campaign: Campaign, cell: Cell, whole: Ended) -> dict[str, Any]:
         "chaos": list(cell.chaos),
         "wall_s": round(ended.wall_s, 2),
         "wrong": found,
-        "inprocess": cell.set.get("recovery.restart") == "inprocess",
+        "restart": cell.restart,
     }
-    if ended.code == 0 and cell.failures and all(spec.startswith("kill:rank=") for spec in cell.chaos[:1]):
-        row |= {name: round(value, 3) for name, value in moments(ended).items()} if ",step=" in cell.chaos[0] else {}
+    if ended.code == 0 and cell.begins_with_a_kill_at_a_step:
+        row |= {name: round(value, 3) for name, value in moments(ended).items()}
     return row
 
 
@@ -188,8 +201,8 @@ def _with_another_digest(whole: Ended) -> Ended:
 
 def figures_of(found: Findings, unproven: Sequence[str]) -> list[Measured]:
     import_torch_s = statistics.median(found.imports_s)
-    detected = [*found.times("detected_s", inprocess=False), *found.times("detected_s", inprocess=True)]
-    whole, inprocess = (found.times("back_s", inprocess=is_so) for is_so in (False, True))
+    detected = found.times("detected_s", "attempt", "inprocess", "spare")
+    whole, inprocess = found.times("back_s", "attempt"), found.times("back_s", "spare")
     wrong = len(found.wrong) + len(unproven)
     cells = f"of {len(found.rows)} jobs{', '.join(['', *found.left_out])}"
     return [
@@ -204,7 +217,7 @@ def figures_of(found: Findings, unproven: Sequence[str]) -> list[Measured]:
             name="inprocess_restart_s",
             unit="s",
             samples=inprocess,
-            reason="from the kill to the first step of all ranks, without reading",
+            reason="from the kill to the first step of all ranks, without reading; a spare takes the lost one's place",
         ),
         Measured(
             name="campaign_wrong_results",

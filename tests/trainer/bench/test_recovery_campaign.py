@@ -40,7 +40,7 @@ class Hands:
 
 
 def write_log(folder: Path, clock: Hands, *, cause: str = "injected_fault") -> None:
-    """Two attempts: a step, a kill at 3.0 that is seen at 3.25, a restore of a second, a step that ends at 9."""
+    """Two attempts: slow steps, a kill at 3.0 that is seen at 3.25, a restore of a second, a step that ends at 9."""
 
     def tell(writer: EventWriter, at_s: float, ev: str, **fields: Any) -> None:
         clock.now_s = START_S + at_s
@@ -53,12 +53,15 @@ def write_log(folder: Path, clock: Hands, *, cause: str = "injected_fault") -> N
     )
     tell(sup, 0, "job_submitted", att=0)
     tell(sup, 1, "attempt_started", att=1, world=1)
+    tell(first, 1.5, "fault_injected", fault="slow:rank=0,step=1,by=1s,attempt=1", kind="slow", point="step", step=1)
     tell(first, 3, "step", step=1, b_mono=1002 * NS, e_mono=1003 * NS, c0=0, c1=10, world=1)
     tell(first, 3, "fault_injected", fault="kill:rank=0,step=2,point=step,attempt=1", kind="kill", point="step", step=2)
     tell(sup, 3.25, "attempt_ended", att=1, reason="failed", cause=cause)
     tell(sup, 4, "attempt_started", att=2, world=1)
-    tell(second, 6, "span_begin", id=1, name="restore", blocking=True)
-    tell(second, 7, "span_end", id=1, name="restore", blocking=True)
+    tell(second, 5, "span_begin", id=1, name="restore", blocking=True)  # the node of the start
+    tell(second, 6, "span_begin", id=2, name="restore", blocking=True, parent=1)
+    tell(second, 7, "span_end", id=2, name="restore", blocking=True)
+    tell(second, 7.5, "span_end", id=1, name="restore", blocking=True)
     tell(second, 9, "step", step=1, b_mono=1008 * NS, e_mono=1009 * NS, c0=0, c1=10, world=1)
     tell(sup, 10, "attempt_ended", att=2, reason="completed")
     tell(sup, 10, "job_ended", att=0, status="succeeded")
@@ -88,6 +91,12 @@ def test_the_quick_form_has_every_kind_and_every_way_to_hang() -> None:
     assert {fault.kind for fault in faults} == set(KINDS)
     assert {fault.how for fault in faults if fault.kind == "hang"} == set(HOWS)
     assert {fault.point for fault in faults} >= {"startup", "restore", "ckpt_before_commit", "step"}
+
+
+def test_a_lost_rank_is_timed_with_a_spare_and_without() -> None:
+    cells = Campaign.read(WORKLOAD, Path(), "", quick=False).cells
+    timed = [cell.restart for cell in cells if cell.begins_with_a_kill_at_a_step]
+    assert {way: timed.count(way) for way in ("spare", "inprocess")} == {"spare": 2, "inprocess": 1}
 
 
 def test_a_job_that_ended_well_has_nothing_wrong(ended: Ended) -> None:
@@ -143,13 +152,14 @@ def test_attempts_are_compared_in_the_hosts_own_time(ended: Ended) -> None:
 
 def test_the_figures_are_those_of_the_table() -> None:
     rows: list[dict[str, Any]] = [
-        {"cell": "a", "wrong": [], "inprocess": False, "detected_s": 0.2, "back_s": 6.0},
-        {"cell": "b", "wrong": ["bits"], "inprocess": True, "detected_s": 0.1, "back_s": 0.9},
-        {"cell": "c", "wrong": [], "inprocess": False},
+        {"cell": "a", "wrong": [], "restart": "attempt", "detected_s": 0.2, "back_s": 6.0},
+        {"cell": "b", "wrong": ["bits"], "restart": "spare", "detected_s": 0.1, "back_s": 0.9},
+        {"cell": "d", "wrong": [], "restart": "inprocess", "detected_s": 0.1, "back_s": 4.9},
+        {"cell": "c", "wrong": [], "restart": "attempt"},
     ]
     figures = figures_of(Findings(rows=rows, imports_s=[3.0]), ["a lie"])
     assert {figure.name: figure.samples for figure in figures} == {
-        "dead_rank_detected_s": [0.2, 0.1],
+        "dead_rank_detected_s": [0.2, 0.1, 0.1],
         "process_restart_vs_import_torch": [2.0],
         "inprocess_restart_s": [0.9],
         "campaign_wrong_results": [2],

@@ -1,0 +1,72 @@
+"""A rank before it knows which: has imported what the worker of a recipe needs, and waits to be told who it is.
+
+`python -m ett.spare_process FD`: FD is the read end of a pipe that the supervisor alone writes to. One line of JSON, a
+`Role`, makes the process that rank of the job, as if it had been started as such; end of file ends it. It records
+nothing before, joins nothing and touches no device. `ett/spares.py` is the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from ett.seams import SEAMS, load
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Role:
+    environ: Mapping[str, str | None]  # over what the spare was started with; None: not set
+    out: str  # the files that the rank's output is appended to
+    err: str
+
+    def line(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def of_line(cls, line: bytes) -> Role:
+        return cls(**json.loads(line))
+
+    def take_on(self) -> None:
+        """Give this process the environment and the output of the rank."""
+        for name, value in self.environ.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        for path, stream in ((self.out, sys.stdout), (self.err, sys.stderr)):
+            stream.flush()
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            os.dup2(fd, stream.fileno())
+            os.close(fd)
+
+
+def changed_environ(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
+    """Return what makes an environment of `then` one of `now`."""
+    gone = dict.fromkeys(set(then) - set(now))
+    return gone | {name: value for name, value in now.items() if then.get(name) != value}
+
+
+def read_role(fd: int) -> Role | None:
+    """Wait for the role and close the pipe; None where it ended without a whole one."""
+    with os.fdopen(fd, "rb") as pipe:
+        line = pipe.readline()
+    return Role.of_line(line) if line.endswith(b"\n") else None
+
+
+def main(argv: list[str]) -> None:
+    pipe = int(argv[1])
+    os.set_inheritable(pipe, False)
+    load(SEAMS["spare_imports"])()
+    role = read_role(pipe)
+    if role is None:
+        os._exit(0)  # without the interpreter's teardown, which with torch takes half a second
+    del argv[1:]
+    role.take_on()
+    load(SEAMS["recipe_worker"])()
+
+
+if __name__ == "__main__":
+    main(sys.argv)
