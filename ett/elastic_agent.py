@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ CAUSE_S = 3.0  # for a rank to say why that has left its peers already
 TEARDOWN_S = 15.0  # for it to end then: Python takes itself down, with torch for half a second on an idle host
 SURVIVORS_JOIN_S = 120.0  # for a rank that lives on to leave its collective and come to the next generation
 UNKILLABLE_AFTER_S = 10.0  # a killed process that is still there is in uninterruptible sleep
+HOST_LOOK_INTERVAL_S = 5.0  # between two looks at a host that is not well
 PREEMPTED_CODE = 128 + signal.SIGTERM
 
 
@@ -240,14 +241,34 @@ class SupervisedAgent(LocalElasticAgent):
         assert decision is not None
         said = f" ({self.outcome.cause})" if self.outcome.cause else ""
         self._job.say(f"{self.outcome.failure}{said}; {decision.why}, after {decision.delay_s:.1f} s")
-        until_s = time.monotonic() + decision.delay_s
+        self._pause(decision.delay_s)
+        self._await_host(is_thorough=decision.delay_s > 0)
+        self._job.prepare_attempt()
+        worker_group.spec.local_world_size = self._job.next_world.size
+        super()._restart_workers(worker_group)
+
+    def _await_host(self, *, is_thorough: bool) -> None:
+        """Return once this host has what an attempt needs; end the job where it has not in time.
+
+        Args: is_thorough: the last attempts came to nothing, so that a look at everything is worth its time.
+        """
+        begun_s, job = time.monotonic(), self._job
+        while ill := job.look_at_host(is_thorough=is_thorough):
+            waited_s = time.monotonic() - begun_s
+            if waited_s >= job.recovery.health_wait_s:
+                decision = job.give_up_host(ill, waited_s)
+                raise _Stopped(replace(self.outcome, decision=decision, do="; ".join(found.do for found in ill)))
+            for found in ill:
+                job.say(f"this host is not well: {found.check}: {found.fact}; {found.do}; looked at again")
+            self._pause(HOST_LOOK_INTERVAL_S)
+
+    def _pause(self, wait_s: float) -> None:
+        """Wait between two attempts, for as long as nobody tells the job to stop."""
+        until_s = time.monotonic() + wait_s
         while time.monotonic() < until_s:
             self._check_stop_between_attempts()
             self._job.beat()
             time.sleep(min(MONITOR_INTERVAL_S, max(0.0, until_s - time.monotonic())))
-        self._job.prepare_attempt()
-        worker_group.spec.local_world_size = self._job.next_world.size
-        super()._restart_workers(worker_group)
 
     def _allow_restart(self) -> None:
         decision = self.outcome.decision

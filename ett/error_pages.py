@@ -115,6 +115,13 @@ PAGES: dict[str, tuple[str, int, str]] = {
         "They hang in the kernel (a device or a network disk), and a new attempt beside them could write the "
         "same checkpoints. Free the device or restart the host, then launch again.",
     ),
+    "L010": (
+        "this host cannot run the job",
+        121,
+        "Before a restart the host is looked at: room and rights on its disks, memory, its devices, the store of the "
+        "checkpoints. What the message names was not as it must be for recovery.health.wait (5 minutes), so no restart "
+        "was used up on it. Mend that, or launch the job on another host: it goes on from its newest checkpoint.",
+    ),
     "L120": (
         "the job was refused before it started",
         120,

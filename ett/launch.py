@@ -241,6 +241,12 @@ def _end(job: JobSupervisor, outcome: Outcome) -> int:
     assert outcome.failure is not None and outcome.decision is not None
     said = f" ({outcome.cause})" if outcome.cause else ""
     at = f"; its last lines: {outcome.log_tail}" if outcome.log_tail else ""
+    if outcome.decision.rule == "unhealthy_host":
+        raise RestartsSpent(
+            f"job {name}: {outcome.failure}{said} in attempt {job.attempt}; no restart: {outcome.decision.why}",
+            do=f"{outcome.do}; then, or on another host, `ett launch --job {name}`",
+            code="L010",
+        )
     if job.recovery.max_restarts > 0 and outcome.decision.rule != "final_error":
         raise RestartsSpent(
             f"job {name}: {outcome.failure}{said} in attempt {job.attempt}; no restart: {outcome.decision.why}{at}",

@@ -17,4 +17,5 @@ class Outcome:
     decision: RestartDecision | None = None  # that ended the restarts
     cause: str = ""  # what the program said, in its own words
     log_tail: str = ""  # path of its last lines
+    do: str = ""  # what to do about a host that is not well
     world: World | None = None  # the smaller one to go on with

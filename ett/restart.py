@@ -52,6 +52,9 @@ class RecoverySettings(Protocol):
     def grace_s(self) -> float: ...
 
     @property
+    def health_wait_s(self) -> float: ...
+
+    @property
     def is_hang_off(self) -> bool: ...
 
 

@@ -36,6 +36,7 @@ SEAMS: dict[str, str] = {
     "recipe_main": "ett.trainer.main",
     "recipe_worker": "ett.trainer.main:run",
     "spare_imports": "ett.trainer.begun:import_ahead",
+    "host_checks": "ett.recovery.host_checks:check_host",
     "hang_policy": "ett.recovery.hang_policy:find_hang",
     "restart_policy": "ett.recovery.restart_policy:decide",
     "commit_source": "ett.recovery.lineage:find_source",

@@ -21,7 +21,8 @@ from ett.failure import FINAL_CODES, RankExit, classify, first_failure, named_ca
 from ett.generation import FOLDER_VARIABLE, Generation, GenerationFolder, generation_environ
 from ett.hang import Hang
 from ett.hang_watch import HangWatch
-from ett.job_folder import JobFolder
+from ett.host_health import Finding, HostChecks, give_up, unwell
+from ett.job_folder import JobFolder, read_json
 from ett.job_history import JobHistory, has_stepped, read_history
 from ett.launch_plan import LaunchPlan, versions
 from ett.memory_kills import num_memory_kills
@@ -163,6 +164,24 @@ class JobSupervisor:
         """How many processes wait to be a lost rank: of a recipe alone, whose imports we know."""
         takes_part = self.plan.kind == "recipe" and self.recovery.restart == "inprocess"
         return self.recovery.spares if takes_part else 0
+
+    def look_at_host(self, *, is_thorough: bool) -> tuple[Finding, ...]:
+        """Return what of this host is not as the next attempt needs it, and write that down."""
+        check_host: HostChecks = load(SEAMS["host_checks"])
+        sections = read_json(self.folder.recipe_file)
+        found = check_host(self.folder.path, sections, self.recovery, is_thorough=is_thorough)
+        ill = unwell(found)
+        checks = {finding.check: round(finding.took_s, 3) for finding in found}
+        failed = {finding.check: finding.fact for finding in ill}
+        if found:
+            self._emit("host_check", att=0, after=self.attempt, ok=not ill, checks=checks, failed=failed or None)
+        return ill
+
+    def give_up_host(self, findings: tuple[Finding, ...], waited_s: float) -> RestartDecision:
+        """Write down that no attempt follows on this host."""
+        decision = give_up(findings, waited_s)
+        self._emit_decision(decision, self.next_world)
+        return decision
 
     def is_training(self) -> bool:
         """Return whether every rank of the attempt has completed a step, as far as the log says."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 from ett.errors import ConfigError
 from ett.recovery.hang_limits import OFF, HangLimits, seconds
+from ett.recovery.health_limits import HealthLimits
 
 MOST_SPARES = 64  # of one host, which has no more ranks than that
 
@@ -32,6 +33,7 @@ class RecoveryConfig:
     # this attempt so far, 15 minutes at least and an hour at most.
     hang_after: str = "auto"
     hang_limits: HangLimits = field(default_factory=HangLimits)  # the same within spans, by kind
+    health: HealthLimits = field(default_factory=HealthLimits)  # what a host needs before a restart on it
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
@@ -56,6 +58,10 @@ class RecoveryConfig:
     @property
     def is_hang_off(self) -> bool:
         return self.hang_after.strip().lower() in ("off", "0")
+
+    @property
+    def health_wait_s(self) -> float:
+        return self.health.wait_s
 
     @property
     def has_restart_window(self) -> bool:

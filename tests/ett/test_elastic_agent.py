@@ -13,7 +13,9 @@ from ett import elastic_agent
 from ett.elastic_agent import SupervisedAgent
 from ett.failure import RankExit
 from ett.hang import Hang
+from ett.host_health import Finding, give_up
 from ett.outcome import Outcome
+from ett.restart import RestartDecision
 from ett.spares import Spares
 from ett.world import World
 
@@ -30,6 +32,15 @@ class Job:
         self.stop = SimpleNamespace(requested=None)
         self.hang, self.failures, self.said = hang, [], []  # type: Hang | None, list[Any], list[str]
         self.num_completed, self.lives_on = 0, False
+
+        self.found: list[tuple[Finding, ...]] = []  # of this host, look by look
+        self.recovery = SimpleNamespace(health_wait_s=0.0)
+
+    def look_at_host(self, *, is_thorough: bool) -> tuple[Finding, ...]:
+        return self.found.pop(0) if self.found else ()
+
+    def give_up_host(self, findings: tuple[Finding, ...], waited_s: float) -> RestartDecision:
+        return give_up(findings, waited_s)
 
     def beat(self) -> None: ...
 
@@ -140,3 +151,29 @@ def test_a_rank_that_is_done_or_alone_needs_the_whole_attempt(
     agent = agent_of(job, monkeypatch, *map(Process, exits))
     job.lives_on = exits[0] == 0  # a supervisor lets nobody live on where there is nobody
     assert agent._monitor_workers(agent._worker_group).state == WorkerState.FAILED
+
+
+FULL = Finding(check="job_folder", took_s=0.0, fact="/j has 0 bytes free", do="free space")
+
+
+def test_a_host_that_is_not_well_ends_the_job_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job()
+    agent = agent_of(job, monkeypatch, Process(1))
+    failed = RankExit(rank=0, code=1)
+    agent.outcome, job.found = Outcome(status="failed", failure=failed), [(FULL,)]
+    with pytest.raises(elastic_agent._Stopped) as stopped:
+        agent._await_host(is_thorough=False)
+    outcome = stopped.value.outcome
+    assert (outcome.status, outcome.failure, outcome.do) == ("failed", failed, "free space")
+    assert outcome.decision is not None
+    assert (outcome.decision.restart, outcome.decision.rule) == (False, "unhealthy_host")
+    assert "job_folder: /j has 0 bytes free" in outcome.decision.why
+
+
+def test_a_host_that_gets_well_in_time_is_restarted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic_agent, "HOST_LOOK_INTERVAL_S", 0.0)
+    job = Job()
+    agent = agent_of(job, monkeypatch, Process(1))
+    job.found, job.recovery.health_wait_s = [(FULL,), (FULL,)], 600.0
+    agent._await_host(is_thorough=False)
+    assert job.said == ["this host is not well: job_folder: /j has 0 bytes free; free space; looked at again"] * 2

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from ett.cli import run
+from ett.errors import RestartsSpent
+from ett.failure import RankExit
+from ett.job_folder import JobFolder
+from ett.job_history import read_supervisors
+from ett.launch import _end
 from ett.launch_plan import LaunchPlan, kept_environment
+from ett.outcome import Outcome
+from ett.restart import RestartDecision
+from ett.stop_signals import StopSignals
+from ett.supervisor import JobSupervisor
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +129,22 @@ def test_data_elsewhere_or_here_is_no_error(capsys: pytest.CaptureFixture[str], 
     (tmp_path / "here").write_text("")
     plan = planned(capsys, "--set", f'data.path="{path}"', "r.toml")
     assert plan["overrides"] == [f'data.path="{path}"']
+
+
+def test_a_host_that_cannot_run_the_job_is_an_error_of_its_own_with_what_to_do(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path / "jobs" / "j")
+    folder.create()
+    job = JobSupervisor(LaunchPlan(kind="script", target="train.py", cwd="/"), folder, StopSignals())
+    job.attempt = 2
+    decision = RestartDecision(restart=False, delay_s=0.0, rule="unhealthy_host", why="no room")
+    outcome = Outcome(status="failed", failure=RankExit(rank=1, code=1), decision=decision, do="free space")
+    with pytest.raises(RestartsSpent) as raised:
+        _end(job, outcome)
+    job.close()
+    assert (raised.value.code, raised.value.exit_code) == ("L010", 121)
+    assert raised.value.fact.endswith("in attempt 2; no restart: no room")
+    assert raised.value.do == "free space; then, or on another host, `ett launch --job j`"
+    assert [record.data["status"] for record in read_supervisors(folder.events)] == ["failed"]
 
 
 def test_the_environment_is_kept_by_an_allow_list_without_secrets() -> None:

@@ -286,6 +286,20 @@ def test_a_job_trains_once_every_rank_has_made_a_step(job: JobSupervisor, folder
     assert not job.is_training()
 
 
+def test_a_look_at_the_host_is_in_the_log_and_belongs_to_no_attempt(folder: JobFolder) -> None:
+    health = {"min_disk_bytes": 1 << 62}
+    job = JobSupervisor(replace(PLAN, recovery={"health": health}), folder, StopSignals())
+    job.open(read_history(folder.events))
+    (found,) = job.look_at_host(is_thorough=False)
+    decision = job.give_up_host((found,), 3.0)
+    job.close()
+    (look,) = (record for record in read_folder(folder.path).records if record.ev == "host_check")
+    assert (look.att, look.data["after"], look.data["ok"]) == (0, 1, False)
+    assert set(look.data["checks"]) == {"job_folder", "memory", "loopback"}
+    assert look.data["failed"] == {"job_folder": found.fact}
+    assert (decision.rule, kinds(folder)[-1]) == ("unhealthy_host", ("restart_decision", 1))
+
+
 def test_a_lost_rank_whose_error_is_final_is_not_replaced(folder: JobFolder) -> None:
     job = JobSupervisor(replace(PLAN, kind="recipe", recovery={"restart": "inprocess"}), folder, StopSignals())
     job.open(read_history(folder.events))

@@ -1,0 +1,43 @@
+"""What was found of this host before a restart; the checks themselves stand in `recovery/` (`ett/seams.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ett.restart import RestartDecision
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that an attempt needs of its host."""
+
+    check: str  # disk, memory, …
+    took_s: float
+    fact: str = ""  # what is wrong; empty: nothing
+    do: str = ""  # what an operator does about it
+
+
+class HostChecks(Protocol):
+    def __call__(
+        self, job_dir: Path, sections: Mapping[str, Any], config: Any, *, is_thorough: bool
+    ) -> tuple[Finding, ...]:
+        """Look at this host, within the deadline of `config`; () where that is switched off.
+
+        Args:
+            sections: of the resolved recipe; {} of a program that is no recipe.
+            is_thorough: also at what takes a moment, devices and the store.
+        """
+
+
+def unwell(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    return tuple(found for found in findings if found.fact)
+
+
+def give_up(findings: tuple[Finding, ...], waited_s: float) -> RestartDecision:
+    """Return the decision that ends a job on a host that is not well: no restart is used up on it."""
+    facts = "; ".join(f"{found.check}: {found.fact}" for found in unwell(findings))
+    why = f"this host cannot run it ({facts}), looked at for {waited_s:.0f} s"
+    return RestartDecision(restart=False, delay_s=0.0, rule="unhealthy_host", why=why)

@@ -1,0 +1,217 @@
+"""Can this host run the job at all? Looked at before a restart, so that a full disk or a lost device burns none.
+
+Each check looks at one thing, raises what is wrong with it, and has a deadline: a disk or store that does not answer is
+as bad as one that says no.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ett.checkpoint.store import open_store
+from ett.checkpoint.store_uri import is_local, local_path
+from ett.errors import EttError, Unreachable
+from ett.host_health import Finding
+from ett.os_failure import os_failure
+from ett.raised import raised_by
+from ett.recovery.config import RecoveryConfig
+from ett.recovery.health_limits import HealthLimits
+
+Check = Callable[[], None]
+ADDRESS = "127.0.0.1"  # where the ranks of a host meet (ett/one_host_rendezvous.py)
+CGROUP = Path("/sys/fs/cgroup")
+NVML = "libnvidia-ml.so.1"
+_NO_DRIVER = 9  # NVML_ERROR_DRIVER_NOT_LOADED
+
+
+def check_host(
+    job_dir: Path, sections: Mapping[str, Any], config: RecoveryConfig, *, is_thorough: bool
+) -> tuple[Finding, ...]:
+    """Return what was found of each thing that the job needs of this host, after `health.deadline` at most."""
+    limits = config.health
+    checks = checks_of(job_dir, sections, limits, is_thorough=is_thorough) if limits.enabled else {}
+    return look(checks, limits.deadline_s)
+
+
+def checks_of(
+    job_dir: Path, sections: Mapping[str, Any], limits: HealthLimits, *, is_thorough: bool
+) -> dict[str, Check]:
+    """Return the checks by name; the arguments are those of `ett.host_health.HostChecks`."""
+    saves = sections.get("checkpoint", {})
+    uri, device = saves.get("uri", ""), sections.get("dense", {}).get("device", "cpu")
+    folders = {"job_folder": (job_dir, "ETT_HOME")}
+    checks: dict[str, Check] = {}
+    if uri and is_local(uri):
+        folders["checkpoints"] = (local_path(uri), "checkpoint.uri")
+    elif uri:
+        buffer = saves.get("buffer_dir", "")
+        folders["buffer"] = (Path(buffer).expanduser() if buffer else job_dir / "buffer", "checkpoint.buffer_dir")
+        if is_thorough:
+            checks["store"] = partial(check_store, uri)
+    for name, (folder, setting) in folders.items():
+        checks[name] = partial(check_folder, folder, limits.min_disk_bytes, setting)
+    checks["memory"] = partial(check_memory, limits.min_memory_bytes)
+    checks["loopback"] = check_loopback
+    if is_thorough and device != "cpu":
+        checks["device"] = partial(check_devices, is_wanted=device == "cuda")
+    return checks
+
+
+def look(checks: Mapping[str, Check], deadline_s: float) -> tuple[Finding, ...]:
+    """Do all checks beside each other; one that has not ended at the deadline is left behind in its thread."""
+    begun_s = time.monotonic()
+    looks = {name: _Look(name, check) for name, check in checks.items()}
+    return tuple(one.finding(begun_s + deadline_s - time.monotonic(), deadline_s) for one in looks.values())
+
+
+class _Look:
+    def __init__(self, name: str, check: Check) -> None:
+        self._name, self._check, self._begun_s = name, check, time.monotonic()
+        self._ended: list[tuple[float, BaseException | None]] = []
+        self._thread = threading.Thread(target=self._run, name=f"ett-health-{name}", daemon=True)
+        self._thread.start()
+
+    def finding(self, wait_s: float, deadline_s: float) -> Finding:
+        """Raises: what a check raises that is no error of the host: a bug of ours."""
+        self._thread.join(max(0.0, wait_s))
+        if not self._ended:
+            return Finding(
+                check=self._name,
+                took_s=deadline_s,
+                fact=f"no answer within {deadline_s:g} s",
+                do="look at its disk, mount or network: what hangs here would hang the job",
+            )
+        took_s, raised = self._ended[0]
+        if raised is None:
+            return Finding(check=self._name, took_s=took_s)
+        if not isinstance(raised, EttError):
+            raise raised
+        return Finding(check=self._name, took_s=took_s, fact=raised.fact, do=raised.do)
+
+    def _run(self) -> None:
+        raised = raised_by(self._check)
+        self._ended.append((time.monotonic() - self._begun_s, raised))
+
+
+def check_folder(folder: Path, min_bytes: int, setting: str) -> None:
+    """Raise unless `folder`, or the nearest one above it that is there, has that much room and takes a file."""
+    try:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        found = os.statvfs(folder)
+        free = found.f_bavail * found.f_frsize
+        if free >= min_bytes:
+            _write_unnamed(folder)
+    except OSError as err:
+        raise os_failure(err, folder, elsewhere=setting) from err
+    if free < min_bytes:
+        raise Unreachable(
+            f"{folder} has {free:,} bytes free, fewer than the {min_bytes:,} of recovery.health.min_disk_bytes",
+            do=f"free space, or choose a larger disk ({setting})",
+            code="S002",
+        )
+
+
+def _write_unnamed(folder: Path) -> None:
+    """Write a block into a file without a name, which nothing can leave behind. Raises: OSError."""
+    try:
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    except OSError as err:
+        if err.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL) and os.access(folder, os.W_OK):
+            return  # no such files here, as on NFS
+        raise
+    try:
+        os.write(fd, bytes(4096))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def check_memory(min_bytes: int, meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> None:
+    """Raise unless this host, and the control group of this process where it is limited, have that much left."""
+    left = {"this host": _available(meminfo), "this control group": _left_of(cgroup)}
+    for where, free in left.items():
+        if free is not None and free < min_bytes:
+            raise Unreachable(
+                f"{where} has {free:,} bytes of memory left, fewer than the {min_bytes:,} of "
+                "recovery.health.min_memory_bytes",
+                do="end what else runs here (`ps aux --sort=-rss`), or give the job more memory",
+            )
+
+
+def _available(meminfo: Path) -> int | None:
+    for line in meminfo.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return None
+
+
+def _left_of(cgroup: Path) -> int | None:
+    """Return how much a process of this control group can still have, with what of files could be dropped."""
+    try:
+        limit, used = (cgroup / "memory.max").read_text().strip(), int((cgroup / "memory.current").read_text())
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" else int(limit) - used + int(stat.get("inactive_file", "0"))
+
+
+def check_loopback() -> None:
+    """Raise unless two processes of this host can meet."""
+    try:
+        with socket.create_server((ADDRESS, 0)) as server, socket.create_connection(server.getsockname(), 5):
+            pass
+    except OSError as err:
+        raise Unreachable(
+            f"nothing can connect to {ADDRESS} ({err.strerror or err})",
+            do="bring the host's loopback up (`ip link set lo up`): its ranks meet there",
+        ) from err
+
+
+def check_store(uri: str) -> None:
+    """Raise unless the store of the checkpoints answers."""
+    open_store(uri).list("commits")
+
+
+def check_devices(*, is_wanted: bool) -> None:
+    """Raise where the NVIDIA driver shows no device, or one that no longer answers; nothing is told without a driver.
+
+    Args: is_wanted: the job asks for a device; else it would go on without one.
+    """
+    try:
+        nvml = ctypes.CDLL(NVML)
+    except OSError:
+        return  # another maker's device, or none: torch will tell
+    code = nvml.nvmlInit_v2()
+    if code == _NO_DRIVER and not is_wanted:
+        return
+    if code:
+        raise _device_error(f"the NVIDIA driver does not answer (NVML error {code})")
+    try:
+        count = ctypes.c_uint()
+        code = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        if code or (is_wanted and not count.value):
+            raise _device_error(f"the NVIDIA driver shows {count.value} devices (NVML error {code})")
+        for index in range(count.value):
+            handle, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+            code = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
+            code = code or nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+            if code:
+                raise _device_error(f"device {index} does not answer (NVML error {code})")
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _device_error(fact: str) -> Unreachable:
+    return Unreachable(
+        fact, do="`nvidia-smi` and `dmesg | grep -i xid` say more; reset the device or take another host"
+    )

@@ -1,0 +1,159 @@
+"""What is looked at before a restart, and what is said of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ett.errors import ConfigError, EttError, Unreachable
+from ett.host_health import Finding, unwell
+from ett.recovery import host_checks
+from ett.recovery.config import RecoveryConfig
+from ett.recovery.health_limits import HealthLimits
+from ett.recovery.host_checks import check_devices, check_folder, check_host, check_memory, check_store, checks_of, look
+
+S3 = {"checkpoint": {"uri": "s3://bucket/job", "buffer_dir": ""}, "dense": {"device": "cuda"}}
+NO_LIMITS = HealthLimits(min_disk_bytes=0, min_memory_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("sections", "is_thorough", "names"),
+    [
+        ({}, True, {"job_folder", "memory", "loopback"}),
+        ({"checkpoint": {"uri": "/c"}}, True, {"job_folder", "checkpoints", "memory", "loopback"}),
+        (S3, False, {"job_folder", "buffer", "memory", "loopback"}),
+        (S3, True, {"job_folder", "buffer", "memory", "loopback", "store", "device"}),
+    ],
+)
+def test_what_a_job_needs_is_looked_at(
+    sections: dict[str, Any], is_thorough: bool, names: set[str], tmp_path: Path
+) -> None:
+    assert set(checks_of(tmp_path, sections, NO_LIMITS, is_thorough=is_thorough)) == names
+
+
+def test_a_host_that_is_well_has_nothing_said_of_it_and_nothing_left_on_it(tmp_path: Path) -> None:
+    found = check_host(tmp_path, {}, RecoveryConfig(health=NO_LIMITS), is_thorough=True)
+    assert [one.fact for one in found] == ["", "", ""]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_looked_at_where_that_is_off(tmp_path: Path) -> None:
+    config = RecoveryConfig(health=HealthLimits(enabled=False, min_disk_bytes=1 << 62))
+    assert check_host(tmp_path, {}, config, is_thorough=True) == ()
+
+
+def test_what_does_not_answer_in_time_is_not_well() -> None:
+    never = threading.Event()
+    found = look({"store": lambda: never.wait() and None, "memory": lambda: None}, 0.05)
+    never.set()
+    assert [(one.check, one.fact) for one in unwell(found)] == [("store", "no answer within 0.05 s")]
+
+
+def test_an_error_is_said_with_what_to_do() -> None:
+    def fail() -> None:
+        raise Unreachable("no space left", do="free some")
+
+    (found,) = look({"buffer": fail}, 60.0)
+    assert found == Finding(check="buffer", took_s=found.took_s, fact="no space left", do="free some")
+
+
+def test_a_bug_of_a_check_is_no_illness_of_the_host() -> None:
+    with pytest.raises(ZeroDivisionError):
+        look({"memory": lambda: print(1 / 0)}, 60.0)
+
+
+def test_a_disk_without_room_is_named_with_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match=r"bytes free, fewer than the") as raised:
+        check_folder(tmp_path / "not" / "yet", 1 << 62, "checkpoint.uri")
+    assert str(tmp_path) in raised.value.fact
+    assert "checkpoint.uri" in raised.value.do
+
+
+@pytest.mark.parametrize(("code", "said"), [(errno.ENOSPC, "no space left"), (errno.EROFS, "no permission")])
+def test_a_disk_that_takes_no_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "write", refuse)
+    with pytest.raises(EttError, match=said):
+        check_folder(tmp_path, 0, "checkpoint.uri")
+
+
+def test_memory_is_that_of_the_host_and_of_the_control_group(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 4000 kB\nMemAvailable:   1000 kB\n")
+    check_memory(1_024_000, meminfo, tmp_path)
+    with pytest.raises(Unreachable, match="this host has 1,024,000 bytes"):
+        check_memory(1_024_001, meminfo, tmp_path)
+    (tmp_path / "memory.max").write_text("900000\n")
+    (tmp_path / "memory.current").write_text("700000\n")
+    (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 100000\n")
+    check_memory(300_000, meminfo, tmp_path)
+    with pytest.raises(Unreachable, match="this control group has 300,000 bytes"):
+        check_memory(300_001, meminfo, tmp_path)
+    (tmp_path / "memory.max").write_text("max\n")
+    check_memory(1_024_000, meminfo, tmp_path)
+
+
+def test_a_loopback_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(Unreachable, match="Network is unreachable"):
+        host_checks.check_loopback()
+
+
+def test_a_store_that_answers_is_well(tmp_path: Path) -> None:
+    check_store(str(tmp_path))
+
+
+class Driver:
+    """What NVML answers, by function; 0 where nothing is said."""
+
+    def __init__(self, count: int, **codes: int) -> None:
+        self._count, self._codes = count, codes
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any) -> int:
+            if name == "nvmlDeviceGetCount_v2":
+                args[0]._obj.value = self._count
+            return self._codes.get(name, 0)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("driver", "is_wanted", "said"),
+    [
+        (Driver(2), True, ""),
+        (Driver(0), False, ""),
+        (Driver(0), True, "shows 0 devices"),
+        (Driver(0, nvmlInit_v2=9), False, ""),
+        (Driver(0, nvmlInit_v2=9), True, "does not answer"),
+        (Driver(2, nvmlDeviceGetMemoryInfo=15), True, "device 0 does not answer"),
+    ],
+)
+def test_a_device_that_is_lost_is_named(
+    driver: Driver, is_wanted: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_checks.ctypes, "CDLL", lambda name: driver)
+    if not said:
+        check_devices(is_wanted=is_wanted)
+    else:
+        with pytest.raises(Unreachable, match=said):
+            check_devices(is_wanted=is_wanted)
+
+
+@pytest.mark.parametrize("wrong", [{"wait": "soon"}, {"deadline": "0"}, {"min_disk_bytes": -1}])
+def test_limits_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"recovery\.health"):
+        HealthLimits(**wrong)
