@@ -28,6 +28,7 @@ from ett.one_host_rendezvous import ADDRESS, OneHostRendezvous, local_store
 from ett.outcome import Outcome
 from ett.replaced_rank import ReplacedRank
 from ett.spares import Spares
+from ett.stop_signals import NOTICE_CODES
 from ett.supervisor import JobSupervisor
 
 MONITOR_INTERVAL_S = 0.05
@@ -114,12 +115,12 @@ class SupervisedAgent(LocalElasticAgent):
 
     def _failed_by_itself(self, exits: list[RankExit]) -> bool:
         """True where a rank had failed before anybody told it to stop: a stop in the same poll must not hide that."""
-        return first_failure(exits, self._exit_order()).code not in (PREEMPTED_CODE, -signal.SIGTERM)
+        return first_failure(exits, self._exit_order()).code not in NOTICE_CODES
 
     def _fail(self, exits: list[RankExit], worker_group: WorkerGroup) -> RunResult:
         failed = [gone for gone in exits if gone.code != 0]
         codes = {gone.code for gone in failed}
-        if PREEMPTED_CODE in codes <= {PREEMPTED_CODE, -signal.SIGTERM}:
+        if PREEMPTED_CODE in codes <= NOTICE_CODES:
             # The ranks were told by somebody else, agreed on a step and saved: that is no failure.
             raise _Stopped(self._stop_workers_for(signal.SIGTERM, worker_group))
         failed = self._with_their_cause(failed, worker_group)

@@ -105,7 +105,7 @@ def stat_fields(pid: int) -> tuple[int, int] | None:
 
 
 def main() -> None:
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, signal.SIG_IGN)
     watched = Watched(sys.argv[1])
     for line in sys.stdin:

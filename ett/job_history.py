@@ -113,6 +113,22 @@ def last_step(events: Path, attempt: int, rank: int) -> int | None:
     return max(steps, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class SavedSteps:
+    step: int  # of the newest commit of an attempt
+    num_unsaved: int  # steps that rank 0 completed after it
+
+
+def saved_steps(events: Path, attempt: int) -> SavedSteps | None:
+    """Return what of an attempt was saved, as far as rank 0 wrote that down; None where it committed nothing."""
+    commits = [record for record in records_of(events, "ckpt_commit", "r0-*") if record.att == attempt]
+    if not commits:
+        return None
+    newest = max(commits, key=lambda record: (record.gen, record.data["cursor"]))
+    step = int(newest.data.get("step", 0))
+    return SavedSteps(step, max(0, (last_step(events, attempt, 0) or 0) - step))
+
+
 def has_stepped(events: Path, attempt: int, pid: int) -> bool:
     """Return whether that process completed a step, as far as it wrote that down."""
     paths = events.glob(f"{attempt}/r*-{pid}-*.jsonl")

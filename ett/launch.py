@@ -15,7 +15,7 @@ import click
 from ett.errors import Conflict, NotFound, RestartsSpent, UsageError
 from ett.hooks.hook_names import parse_hooks
 from ett.job_folder import JobFolder, Lease, checked_name, ett_home, fresh_job, read_json, slug
-from ett.job_history import read_history
+from ett.job_history import SavedSteps, read_history
 from ett.kept_launch import KeptLaunch
 from ett.launch_plan import Kind, LaunchPlan, read_plan
 from ett.otel.live_process import LiveExport
@@ -262,10 +262,19 @@ def _end_preempted(job: JobSupervisor, outcome: Outcome) -> int:
     name = job.folder.name
     resume = f"`ett launch --job {name}` resumes it"
     if outcome.failure is not None and not job.stop.is_urgent:
-        job.say(f"job {name} was stopped, and {outcome.failure} while stopping   ·   {resume}")
+        at = _saved(outcome.saved)
+        job.say(f"job {name} was stopped, and {outcome.failure} while stopping{at}   ·   {resume}")
         return outcome.failure.exit_code
-    job.say(f"job {name} was stopped   ·   {resume}")
+    job.say(f"job {name} was stopped{_saved(outcome.saved)}   ·   {resume}")
     return 130 if job.stop.is_urgent else 143
+
+
+def _saved(saved: SavedSteps | None) -> str:
+    if saved is None:
+        return ""
+    if not saved.num_unsaved:
+        return f", all that it trained is saved (step {saved.step})"
+    return f"; {count(saved.num_unsaved, 'step')} after its last checkpoint (step {saved.step}) will be trained again"
 
 
 def _check_flags(flags: LaunchFlags) -> None:

@@ -23,7 +23,7 @@ from ett.hang import Hang
 from ett.hang_watch import HangWatch
 from ett.host_health import Finding, HostChecks, give_up, unwell
 from ett.job_folder import JobFolder, read_json
-from ett.job_history import JobHistory, has_stepped, read_history
+from ett.job_history import JobHistory, has_stepped, read_history, saved_steps
 from ett.launch_plan import LaunchPlan, versions
 from ett.memory_kills import num_memory_kills
 from ett.otel.trace_ids import attempt_place, needs_own_trace, parse_traceparent
@@ -36,7 +36,7 @@ from ett.ring_drain import RingDrain
 from ett.seams import SEAMS, load
 from ett.section import build_section
 from ett.shown_text import shown
-from ett.stop_signals import StopSignals
+from ett.stop_signals import NOTICE_CODES, StopSignals
 from ett.worker_sessions import GuardianPipe, end_old_workers
 from ett.world import Places, World
 
@@ -309,10 +309,15 @@ class JobSupervisor:
         if self.plan.kind == "recipe" and len(exits) == self.world.size and not any(gone.code for gone in exits):
             self.complete_attempt()  # our own workers end with 0 only when nothing is left to do
             return Outcome(status="succeeded")
-        failed = [gone for gone in exits if gone.exit_code not in (0, 128 + signal.SIGTERM)]
+        failed = [gone for gone in exits if gone.code != 0 and gone.code not in NOTICE_CODES]
         gone = first_failure(failed, order) if failed else None
-        self._emit_end("preempted", gone)
-        return Outcome(status="preempted", failure=gone)
+        self._rings.flush()
+        saved = saved_steps(self.folder.events, self.attempt)
+        if saved is None:
+            self._emit_end("preempted", gone)
+        else:
+            self._emit_end("preempted", gone, saved_step=saved.step, unsaved_steps=saved.num_unsaved)
+        return Outcome(status="preempted", failure=gone, saved=saved)
 
     def notice_preemption(self, signum: int) -> None:
         self._emit("preempt_notice", att=self.attempt, signal=signum, grace_s=self.recovery.grace_s)

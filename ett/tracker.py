@@ -124,8 +124,9 @@ class Run:
     def stop_requested(self) -> bool:
         """True once this process got SIGTERM: save and end.
 
-        A process that never asks dies of SIGTERM as usual; from the first question on, the first SIGTERM only sets
-        this, and a second one ends the process.
+        A process that never asks dies of SIGTERM as usual; from the first question on, SIGTERM only sets this, however
+        often it comes: a scheduler may tell every process of a job, and the supervisor then tells its ranks. Who does
+        not end within the grace time is killed by the supervisor.
         """
         # Until somebody asks, SIGTERM keeps the meaning that it had: a handler of ours could not run while a process
         # waits in native code for its peers, and there is nothing to save yet.
@@ -336,14 +337,9 @@ class Run:
 
     def _request_stop(self, signum: int, frame: FrameType | None) -> None:
         """The handler of SIGTERM; see `stop_requested`. A handler that the script had set before still runs."""
-        if callable(self._earlier_handler):
-            self._stop_requested = True
-            self._earlier_handler(signum, frame)
-            return
-        if self._stop_requested:
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
         self._stop_requested = True
+        if callable(self._earlier_handler):
+            self._earlier_handler(signum, frame)
 
     def unwatch_sigterm(self) -> None:
         """Give SIGTERM its earlier meaning back: a data loader's worker must end when it is told to."""

@@ -7,7 +7,9 @@ SIGTERM after a committed save, those of ett/errors.py for a user's error.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 from typing import NoReturn
 
 import ett
@@ -18,6 +20,8 @@ from ett.tracker import Run
 def main() -> int:
     """Train the job of this process's environment and return the exit code."""
     run = ett.init()
+    for notice in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(notice, _stop)
     try:
         return _train(run)
     except EttError as err:
@@ -39,6 +43,11 @@ def _train(run: Run) -> int:
         return run_worker(run, os.environ, first.pop() if first else None)
 
     return ett.restartable(train)()
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    """A scheduler's notice that it will take the host, which some send to every process of a job: a request to stop."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run() -> NoReturn:

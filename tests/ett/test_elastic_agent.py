@@ -118,7 +118,7 @@ def test_row_32_a_worker_that_the_kernel_holds_is_reported_and_not_waited_for(mo
     assert list(agent._handlers()) == [0]
 
 
-@pytest.mark.parametrize(("code", "is_failure"), [(1, True), (-9, True), (143, False), (-15, False)])
+@pytest.mark.parametrize(("code", "is_failure"), [(1, True), (-9, True), (143, False), (-15, False), (-10, False)])
 def test_row_34_a_stop_in_the_poll_of_a_failure_does_not_hide_it(
     monkeypatch: pytest.MonkeyPatch, code: int, is_failure: bool
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from ett.event_reader import read_folder
 from ett.failure import RankExit
 from ett.generation import GenerationFolder
 from ett.job_folder import JobFolder
-from ett.job_history import read_history
+from ett.job_history import SavedSteps, read_history
 from ett.launch_plan import LaunchPlan
 from ett.memory_kills import num_memory_kills
 from ett.outcome import Outcome
@@ -239,6 +240,30 @@ def test_our_own_trainer_that_had_nothing_left_to_do_has_succeeded(folder: JobFo
     assert job.preempt_attempt(BOTH_DONE, order=[]) == Outcome(status="succeeded")
     assert end_of(folder)["reason"] == "completed"
     job.close()
+
+
+def train(environ: dict[str, str], *, until: int, saves: int) -> None:
+    """Steps of rank 0, and a commit after one of them."""
+    run = Run(RunIdentity.from_environ(environ))
+    for step in range(1, until + 1):
+        with run.step(samples=1):
+            pass
+        if step == saves:
+            run.committed(step, step, "file:///c")
+    run.close()
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(-signal.SIGKILL, 137), (-signal.SIGUSR1, None), (143, None)])
+def test_what_a_stopped_job_had_saved_is_said_also_where_the_grace_time_was_too_short(
+    job: JobSupervisor, folder: JobFolder, code: int, exit_code: int | None
+) -> None:
+    train(begin(job), until=7, saves=4)
+    job.notice_preemption(signal.SIGUSR1)
+    outcome = job.preempt_attempt([RankExit(rank=0, code=code), RankExit(rank=1, code=143)], order=[0, 1])
+    assert outcome.saved == SavedSteps(4, 3)
+    assert (None if outcome.failure is None else outcome.failure.exit_code) == exit_code
+    end = end_of(folder)
+    assert (end["reason"], end["saved_step"], end["unsaved_steps"]) == ("preempted", 4, 3)
 
 
 def test_a_save_that_failed_while_stopping_is_the_outcome(job: JobSupervisor) -> None:

@@ -124,12 +124,18 @@ def test_a_job_that_is_stopped_ends_with_its_save_beside_training(
     flags = ("--nproc", "2", *BACKGROUND, *(word for setting in settings for word in ("--set", setting)))
     supervisor = job.start(*flags, RECIPE)
     wait_until(lambda: job.records("ckpt_commit"), "a first commit")
-    supervisor.send_signal(signal.SIGTERM)
+    # As a scheduler that tells every process of a job some time before it takes the host; each rank hears of it twice.
+    for pid in (supervisor.pid, *job.processes(1)):
+        os.kill(pid, signal.SIGUSR1)
     assert supervisor.wait(timeout=LONGEST_S) == 143
     last_steps = {r.rank: r.data["step"] for r in job.records("step")}
     commits = [r.data["step"] for r in job.records("ckpt_commit")]
     assert last_steps[0] == last_steps[1] == commits[-1]
     assert commits == list(range(1, commits[-1] + 1))
+    assert [r.data["signal"] for r in job.records("preempt_notice")] == [signal.SIGUSR1]
+    (end,) = job.ends()
+    assert (end["reason"], end["saved_step"], end["unsaved_steps"]) == ("preempted", commits[-1], 0)
+    assert f"all that it trained is saved (step {commits[-1]})" in job.err
     assert job.run(*flags, RECIPE) == 0, job.err
     assert Ended(job).losses == uninterrupted(2).losses
     assert Ended(job).facts == uninterrupted(2).facts
