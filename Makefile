@@ -19,7 +19,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p ett
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not process and not campaign"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not process and not campaign" --ignore tests/process
 
 campaign: install
 	$(BIN)/python -m pytest -m campaign

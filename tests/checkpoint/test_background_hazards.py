@@ -238,6 +238,7 @@ def ended(folder: Path, store: str, exit_s: float) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_while_a_save_is_under_way_commits_it(tmp_path: Path) -> None:
     assert ended(tmp_path, "works", 600.0) == (3, "")
     assert [commit.step for commit in commits_of(tmp_path)] == [1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ett.checkpoint.file_hash import is_intact, stored_bytes
 from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.segment_writer import SegmentWriter
@@ -25,6 +27,7 @@ def unnoticed(path: Path, stored: StoredFile) -> list[int]:
     return missed
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_segment_counts(tmp_path: Path) -> None:
     """Also those at its end that its hash leaves out, because it stands there."""
     path = tmp_path / "t0000.base.w00000.0.seg"

@@ -123,6 +123,7 @@ def expected(
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(migration=migrations(), size=st.integers(1, 3))
 def test_rows_are_those_of_the_commit_under_their_new_names_and_widths(

@@ -34,7 +34,11 @@ def opened(folder: Path, family: str, store: LocalStore | None = None, **config:
 
 @pytest.mark.parametrize(
     ("family", "policy"),
-    [*((family, "incremental") for family in FAMILIES), ("SparseAdam", "adaptive"), ("Adam", "full")],
+    [
+        *((family, "incremental") for family in ("SGD", "Adagrad fused", "SparseAdam")),
+        *(pytest.param(family, "incremental", marks=pytest.mark.slow) for family in ("SGD sparse", "Adam", "LBFGS")),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("SparseAdam", "adaptive"), ("Adam", "full"))),
+    ],
 )
 def test_a_commit_has_the_rows_of_its_boundary(
     tmp_path: Path, family: str, policy: str, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Makes `wait` and `launched_job` importable for the tests beside them, and gives each test a job."""
+"""Makes `wait` and `launched_job` importable for the tests beside them, and gives each test a job and its mark."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "reference"))
 
 from launched_job import LaunchedJob, NewJob
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker("process")  # `make check` does not even look into this folder
 
 
 @pytest.fixture

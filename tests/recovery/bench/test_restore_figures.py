@@ -26,6 +26,7 @@ RECIPE: dict[str, Any] = {
 ROWS = 9000  # of 128 bytes of weights: more than the 1 MiB from which an embedding is a table
 
 
+@pytest.mark.slow
 def test_a_bound_on_live_rows_holds_at_every_checkpoint(tmp_path: Path) -> None:
     listed: dict[float, list[float]] = {}
     for bound in (0.0, 1.5):

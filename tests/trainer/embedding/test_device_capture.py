@@ -84,7 +84,7 @@ def live_through(tables: Any, parts: list[Any], rng: random.Random) -> int:
     return num_kept
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("cache", CACHES, ids=["all", "rows_cached", "both_cached"])
 def test_every_row_is_that_of_the_boundary(make: Make, cache: CacheParams | None, seed: int) -> None:
     optimizers = list(EmbOptimType)

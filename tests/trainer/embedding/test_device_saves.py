@@ -39,6 +39,7 @@ def assert_same(ours: list[dict[str, torch.Tensor]], theirs: list[dict[str, torc
         assert all(torch.equal(mine[name], other[name]) for name in mine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cache", "policy", "background"),
     [

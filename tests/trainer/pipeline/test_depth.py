@@ -152,7 +152,7 @@ def vars_of(rows: Any) -> dict[str, Any]:
     return {"ids": rows.ids.tolist(), "weights": rows.weights.tolist(), **states}
 
 
-@pytest.mark.parametrize("config", [CONFIG, BAGS], ids=["one id", "bags"])
+@pytest.mark.parametrize("config", [CONFIG, pytest.param(BAGS, marks=pytest.mark.slow)], ids=["one id", "bags"])
 @pytest.mark.parametrize(
     "world_size", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 )
