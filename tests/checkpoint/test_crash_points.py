@@ -71,8 +71,9 @@ def num_operations(folder: Path, scratch: Path, **config: int) -> int:
     return train_on(scratch, 10**9, Killed(), **config).num_operations
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("keep_last", [3, 1])
+@pytest.mark.parametrize(
+    "keep_last", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.campaign)]
+)
 def test_death_at_any_operation_of_a_save_loses_at_most_that_save(
     two_commits: Path, tmp_path: Path, keep_last: int
 ) -> None:

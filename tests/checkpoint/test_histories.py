@@ -108,8 +108,9 @@ class History:
         return known[max(known)].step
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=pytest.mark.slow if n < 4 else pytest.mark.campaign) for n in range(12)]
+)
 def test_every_restart_finds_the_newest_good_state(tmp_path: Path, seed: int) -> None:
     history = History(tmp_path, seed)
     for _ in range(12):

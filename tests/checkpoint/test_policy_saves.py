@@ -140,9 +140,10 @@ def live(folder: Path, seed: int, config: dict[str, Any]) -> tuple[dict[int, Row
     return expected, failed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=pytest.mark.campaign if n else pytest.mark.slow) for n in range(5)]
+)
 def test_any_life_is_restored_as_it_was_committed(tmp_path: Path, policy: str, seed: int) -> None:
     rng = random.Random(1000 * seed)
     config = {"policy": policy, "max_chain": rng.randint(1, 6), "keep_last": rng.randint(1, 3)}
