@@ -25,7 +25,7 @@ _COLUMNS = _WIDTH - _LEFT - _RIGHT  # pixels of the time axis
 _TOP, _LANE, _BAR = 56, 86, 28
 _BELOW = 23  # from a bar's bottom to the first row of names: a commit's mark lies between
 _NARROWEST_BORDERED = 3  # pixels; a line in a narrower bar would hide it
-_COLOURS: dict[Component, str] = {
+COLOURS: dict[Component, str] = {
     "effective": "#0072B2",
     "wasted": "#D55E00",
     "initialization": "#B87A00",
@@ -33,7 +33,7 @@ _COLOURS: dict[Component, str] = {
     "compilation": "#B0568B",
     "shutdown": "#5F6B76",
 }
-_HATCHES: dict[Component, str] = {
+HATCHES: dict[Component, str] = {
     "wasted": "M0 0L8 8M8 0L0 8",
     "initialization": "M0 8L8 0",
     "scheduling": "M3 3h2v2h-2z",
@@ -65,7 +65,7 @@ def timeline_svg(account: JobAccount) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
         f'role="img" font-family="system-ui, sans-serif" font-size="12" fill="#1B1F24">',
         f"<title>{escape(_title(account))}</title>",
-        _patterns(),
+        hatch_patterns(),
         f'<rect width="{_WIDTH}" height="{height}" fill="#FFFFFF"/>',
         f'<text x="{_LEFT}" y="24" font-size="15" font-weight="600">{escape(_title(account))}</text>',
         *_axis(scale, lanes),
@@ -157,20 +157,20 @@ def _bar(bar: _Bar, *, is_first: bool) -> str:
     y = _TOP + bar.lane * _LANE
     label = f"{component}{'.' + reason if reason else ''} {duration(bar.ns)}"
     shape = f'x="{bar.x}" y="{y}" width="{bar.width}" height="{_BAR}"'
-    hatch = f'<rect {shape} fill="url(#hatch-{component})"/>' if component in _HATCHES else ""
+    hatch = f'<rect {shape} fill="url(#hatch-{component})"/>' if component in HATCHES else ""
     # Two reasons of one component have one colour: the border between them is drawn.
     border = (
         "" if is_first or bar.width < _NARROWEST_BORDERED else f'<path d="M{bar.x + 0.5} {y}v{_BAR}" stroke="#FFF"/>'
     )
     named = _labelled(bar)
     text = inside(named) if fits(named.name, bar.width) else ""
-    return f'<g><title>{escape(label)}</title><rect {shape} fill="{_COLOURS[component]}"/>{hatch}{border}{text}</g>'
+    return f'<g><title>{escape(label)}</title><rect {shape} fill="{COLOURS[component]}"/>{hatch}{border}{text}</g>'
 
 
 def _labelled(bar: _Bar) -> LabelledBar:
     component, reason = bar.verdict
     y, name = _TOP + bar.lane * _LANE, reason or component
-    return LabelledBar(x=bar.x, y=y, width=bar.width, height=_BAR, ns=bar.ns, name=name, colour=_COLOURS[component])
+    return LabelledBar(x=bar.x, y=y, width=bar.width, height=_BAR, ns=bar.ns, name=name, colour=COLOURS[component])
 
 
 def _labels(bars: Sequence[_Bar]) -> Iterator[str]:
@@ -180,11 +180,12 @@ def _labels(bars: Sequence[_Bar]) -> Iterator[str]:
         yield from below(narrow, _LEFT, _LEFT + _COLUMNS, _BELOW)
 
 
-def _patterns() -> str:
+def hatch_patterns() -> str:
+    """Return the definitions of `url(#hatch-<component>)`."""
     tiles = [
         f'<pattern id="hatch-{name}" width="8" height="8" patternUnits="userSpaceOnUse">'
         f'<path d="{path}" stroke="#FFFFFF" stroke-opacity="0.45" fill="none"/></pattern>'
-        for name, path in _HATCHES.items()
+        for name, path in HATCHES.items()
     ]
     return "<defs>" + "".join(tiles) + "</defs>"
 
@@ -243,10 +244,10 @@ def _legend(account: JobAccount, y: int) -> Iterator[str]:
     for i, component in enumerate(_ORDER):
         x = round(_LEFT + i * column, 2)
         shape = f'x="{x}" y="{y - 11}" width="14" height="14"'
-        hatch = f'<rect {shape} fill="url(#hatch-{component})"/>' if component in _HATCHES else ""
+        hatch = f'<rect {shape} fill="url(#hatch-{component})"/>' if component in HATCHES else ""
         ratio = share(spent[component] / total if total else None)
         yield (
-            f'<rect {shape} fill="{_COLOURS[component]}"/>{hatch}<text x="{x + 19}" y="{y}">{component}</text>'
+            f'<rect {shape} fill="{COLOURS[component]}"/>{hatch}<text x="{x + 19}" y="{y}">{component}</text>'
             f'<text x="{x + 19}" y="{y + 16}" fill="#5F6B76">{duration(spent[component])} · {ratio}</text>'
         )
     yield f'<text x="{_LEFT - 10}" y="{y}" text-anchor="end" fill="#5F6B76">▲ commit</text>'

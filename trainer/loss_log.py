@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,13 @@ class LossLog:
 
 def read_losses(path: Path) -> dict[int, float]:
     """Return every step's loss, by step, to the bit."""
-    lines = [json.loads(line) for line in _complete_lines(path)]
-    return {line["step"]: float.fromhex(line["loss_hex"]) for line in lines if "loss_hex" in line}
+    return losses_of(_complete_lines(path))
+
+
+def losses_of(lines: Iterable[str]) -> dict[int, float]:
+    """As `read_losses`, of lines that were read."""
+    found = [json.loads(line) for line in lines]
+    return {line["step"]: float.fromhex(line["loss_hex"]) for line in found if "loss_hex" in line}
 
 
 def _complete_lines(path: Path) -> list[str]:

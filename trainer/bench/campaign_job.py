@@ -43,6 +43,7 @@ class Ended:
     lives_s: dict[int, tuple[float, float]] = field(default_factory=dict)  # attempt -> monotonic, first and last seen
     tolerance_s: float = 0.0
     wall_s: float = 0.0  # of the command
+    command_ns: tuple[int, int] = (0, 0)  # monotonic, its begin and its end
 
     def records(self, *kinds: str) -> list[Record]:
         found = read_folder(self.job_dir).records
@@ -53,9 +54,16 @@ class CampaignJob:
     """One job's folder under `home`."""
 
     def __init__(
-        self, home: Path, recipe: Path, environ: Mapping[str, str] | None = None, *, is_own_host: bool = False
+        self,
+        home: Path,
+        recipe: Path,
+        environ: Mapping[str, str] | None = None,
+        *,
+        is_own_host: bool = False,
+        longest_s: float = LONGEST_S,
     ) -> None:
         self._home, self._recipe, self._own_environ, self._is_own_host = home, recipe, environ or {}, is_own_host
+        self._longest_s = longest_s
         self.job_dir = home / "jobs" / NAME
         home.mkdir(parents=True, exist_ok=True)
 
@@ -78,26 +86,27 @@ class CampaignJob:
 
     def run(self, settings: Mapping[str, Any], chaos: Sequence[str], poll_s: float) -> Ended:
         """Return once the job has ended. Raises: subprocess.TimeoutExpired: it does not."""
-        begun_s = time.monotonic()
+        begun_ns = time.monotonic_ns()
         with Observer(str(self.job_dir), poll_s) as observer:
             process = self.start(settings, chaos)
             try:
-                code = process.wait(LONGEST_S)
+                code = process.wait(self._longest_s)
             finally:
                 end(process)
-        wall_s = time.monotonic() - begun_s
+            ended_ns = time.monotonic_ns()
         shutil.rmtree(ring_folder(self.job_dir), ignore_errors=True)
         metrics = self.job_dir / "metrics.jsonl"
         return Ended(
             code=code,
             err=(self._home / "err").read_text(errors="replace"),
             job_dir=self.job_dir,
-            facts=same_facts(self._asked("checkpoint", "show", NAME, "--digest")),
+            facts=same_facts(self.asked("checkpoint", "show", NAME, "--digest")),
             losses=metrics.read_text() if metrics.exists() else "",
-            report=self._asked("report", NAME),
+            report=self.asked("report", NAME),
             lives_s={att: (life.first_ns / 1e9, life.last_ns / 1e9) for att, life in observer.lives.items()},
             tolerance_s=2 * max(poll_s, observer.longest_gap_ns / 1e9),  # a poll of the observer and one of ours
-            wall_s=wall_s,
+            wall_s=(ended_ns - begun_ns) / 1e9,
+            command_ns=(begun_ns, ended_ns),
         )
 
     def lose(self, settings: Mapping[str, Any], chaos: Sequence[str], after_s: float) -> bool:
@@ -121,10 +130,17 @@ class CampaignJob:
     def _said(self) -> str:
         return (self._home / "err").read_text(errors="replace")
 
-    def _asked(self, *words: str) -> dict[str, Any]:
+    def asked(self, *words: str) -> dict[str, Any]:
+        """Return what an `ett` command says of the job as JSON; empty where it fails."""
         command = [sys.executable, "-m", "ett", *words, "--json"]
         asked = subprocess.run(
-            command, cwd=self._home, env=self._environ(), capture_output=True, text=True, check=False, timeout=LONGEST_S
+            command,
+            cwd=self._home,
+            env=self._environ(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=self._longest_s,
         )
         data: dict[str, Any] = json.loads(asked.stdout)["data"] if asked.returncode == 0 else {}
         return data

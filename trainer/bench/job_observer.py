@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 POLL_S = 0.25
+
+
+def attempt_of_rank(environ: Mapping[bytes, bytes]) -> int | None:
+    """Return the attempt of a rank that `ett launch` started; None: it is none."""
+    return int(environ[b"ETT_ATTEMPT"]) if b"RANK" in environ else None
 
 
 @dataclass
@@ -18,10 +24,11 @@ class Life:
 
 @dataclass
 class Observer:
-    """Looks every `poll_s` for live processes that carry `ETT_JOB_DIR=<job_dir>` and a rank, in a thread."""
+    """Looks every `poll_s` for live processes that carry `ETT_JOB_DIR=<job_dir>` and have an attempt, in a thread."""
 
     job_dir: str
     poll_s: float = POLL_S
+    attempt_of: Callable[[Mapping[bytes, bytes]], int | None] = attempt_of_rank  # from a process's environment
     lives: dict[int, Life] = field(default_factory=dict)  # by attempt
     longest_gap_ns: int = 0  # between two looks: what one poll was on this machine
 
@@ -51,6 +58,9 @@ class Observer:
                     state = file.read().rpartition(b")")[2].split()[0]
             except OSError:
                 continue
-            if environ.get(b"ETT_JOB_DIR") == os.fsencode(self.job_dir) and b"RANK" in environ and state != b"Z":
+            if environ.get(b"ETT_JOB_DIR") != os.fsencode(self.job_dir) or state == b"Z":
+                continue
+            attempt = self.attempt_of(environ)
+            if attempt is not None:
                 now_ns = time.monotonic_ns()
-                self.lives.setdefault(int(environ[b"ETT_ATTEMPT"]), Life(now_ns, now_ns)).last_ns = now_ns
+                self.lives.setdefault(attempt, Life(now_ns, now_ns)).last_ns = now_ns
