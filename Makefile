@@ -69,6 +69,8 @@ pictures: install
 	$(BIN)/python -m ett.checkpoint.chain_picture docs/chain-example docs/img/chain.svg
 	$(BIN)/python -m ett.checkpoint.bench.policy_picture docs/img/policy.svg
 	$(BIN)/python -m ett.trainer.bench.policy_curve benchmarks/results/checkpoint-cpu.json docs/img/checkpoint-curve.svg
+	results=$$(ls benchmarks/results/ett-cpu.json benchmarks/results/ett-quick-cpu.json 2>/dev/null | head -1) && \
+		test -z "$$results" || $(BIN)/python -m ett.trainer.bench.paired_bars $$results docs/img/paired.svg
 	$(BIN)/python tests/checkpoint/saves_example.py docs/saves-example
 	$(BIN)/python -m ett.checkpoint.saves_picture docs/saves-example/events docs/img/saves.svg
 	export ETT_HOME=$$(mktemp -d) && $(BIN)/python -m ett.trainer.demo && \

@@ -16,7 +16,7 @@ import click
 
 from ett.errors import UsageError
 from ett.figures import Measured, judge, load_targets
-from ett.seams import BENCHES, load
+from ett.seams import BENCHES, RESUMABLE_BENCHES, load
 from ett.versions import ett_version, version_of
 
 PACKAGES = ("torch", "numpy", "xxhash", "zstandard")
@@ -34,28 +34,40 @@ class BenchResult:
     table: Sequence[str] = ()
 
 
-Bench = Callable[[bool], BenchResult]  # takes `quick`
+Bench = Callable[..., BenchResult]  # takes `quick`, and one of RESUMABLE_BENCHES a file of what is done, or None
 
 
 @click.command(epilog="NAME: " + ", ".join(sorted(BENCHES)))
 @click.argument("name", metavar="NAME")
 @click.option("--quick", is_flag=True, help="Smaller workloads; ends within 10 minutes on two cores.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(name: str, quick: bool, as_json: bool) -> int:
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help=f"Keep what is done in FILE, and go on from there ({', '.join(sorted(RESUMABLE_BENCHES))}).",
+)
+def command(name: str, quick: bool, as_json: bool, resume: Path | None) -> int:
     """Run the benchmark NAME and print its figures; exit code 9 if one misses its target."""
     if name not in BENCHES:
         raise UsageError(f"no benchmark {name!r}", expected=", ".join(sorted(BENCHES)))
+    is_resumable = name in RESUMABLE_BENCHES
+    if resume is not None and not is_resumable:
+        raise UsageError(
+            f"--resume with the benchmark {name!r}, which is run as a whole",
+            expected=", ".join(sorted(RESUMABLE_BENCHES)),
+        )
     targets = load_targets(name, quick=quick)
     bench: Bench = load(BENCHES[name])
-    result = bench(quick)
+    result = bench(quick, resume) if is_resumable else bench(quick)
     kind = machine_kind()
     rows = judge(targets, result.figures, kind)
     data = {
         "command": "ett bench " + " ".join(sys.argv[2:] or [name]),
-        "machine": _machine(kind),
+        "machine": machine_here(),
         "versions": {package: version_of(package) for package in PACKAGES}
         | {"ett": ett_version(), "python": platform.python_version()},
-        "commit": _commit(),
+        "commit": commit_here(),
         "figures": rows,
         "detail": result.detail,
     }
@@ -72,11 +84,12 @@ def machine_kind() -> str:
     return "h200" if any("H200" in card.read_text() for card in cards) else "cpu"
 
 
-def _machine(kind: str) -> dict[str, Any]:
+def machine_here() -> dict[str, Any]:
+    """Return what figures depend on of this machine, and how busy it is."""
     model = next(
         (line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")), platform.machine()
     )
-    return {"kind": kind, "cpu": model, "cores": os.cpu_count(), "load_1m": round(os.getloadavg()[0], 2)}
+    return {"kind": machine_kind(), "cpu": model, "cores": os.cpu_count(), "load_1m": round(os.getloadavg()[0], 2)}
 
 
 def _cpuinfo() -> list[str]:
@@ -84,7 +97,8 @@ def _cpuinfo() -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def _commit() -> str | None:
+def commit_here() -> str | None:
+    """Return the commit that runs, with "-dirty" where files differ from it; None outside of a checkout."""
     here = Path(__file__).resolve().parent
     try:
         asked = subprocess.run(

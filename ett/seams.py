@@ -49,11 +49,13 @@ BENCHES: dict[str, str] = {
     "accounting": "ett.bench_accounting:run",
     "checkpoint": "ett.trainer.bench.bench_policies:run",
     "core": "ett.trainer.bench.bench_core:run",
+    "ett": "ett.trainer.bench.bench_ett:run",
     "faults": "ett.checkpoint.bench.bench_faults:run",
     "recovery": "ett.trainer.bench.bench_recovery:run",
     "store": "ett.checkpoint.bench.bench_store:run",
     "telemetry": "ett.bench_telemetry:run",
 }
+RESUMABLE_BENCHES = frozenset({"ett"})  # they take `--resume FILE`
 
 
 def load(target: str) -> Any:
