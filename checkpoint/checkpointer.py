@@ -40,10 +40,10 @@ from ett.checkpoint.save_under_way import STOP_S, SaveUnderWay
 from ett.checkpoint.source import Source
 from ett.checkpoint.stall_budget import Patience, StallBudget
 from ett.checkpoint.store import Store
-from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.training_state import Stateful, TrainingState
 from ett.clock import Clock, SystemClock
 from ett.errors import ConfigError, NoCheckpoint, UsageError
+from ett.store_uri import is_local
 
 if TYPE_CHECKING:
     from ett.checkpoint.migrated_state import Taken

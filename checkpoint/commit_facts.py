@@ -12,9 +12,9 @@ from ett.checkpoint.commit_log import CommitLog, line_of_history
 from ett.checkpoint.save_facts import CAPTURES, SaveFacts
 from ett.checkpoint.save_records import SaveRecord
 from ett.checkpoint.store import Store
-from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.table_segments import TABLE_KINDS
 from ett.errors import CorruptState, NoCheckpoint, NotFound
+from ett.store_uri import is_local
 
 _NOTHING: Mapping[str, SaveRecord] = MappingProxyType({})
 

@@ -8,8 +8,8 @@ from typing import Literal
 from ett.checkpoint.interval import parse_interval
 from ett.checkpoint.migrate_config import MigrateConfig
 from ett.checkpoint.policy.save_policy import parse_policy
-from ett.checkpoint.store_uri import check_uri
 from ett.errors import ConfigError
+from ett.store_uri import check_uri
 
 SMALLEST_STAGING = 32 << 20
 SMALLEST_MAX_LIVE = 1.1

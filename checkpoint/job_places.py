@@ -18,8 +18,8 @@ from ett.checkpoint.retention import sweep_orphans
 from ett.checkpoint.run_record import RunRecord
 from ett.checkpoint.save import SavePlace
 from ett.checkpoint.store import Store, open_store
-from ett.checkpoint.store_uri import is_local
 from ett.errors import Conflict
+from ett.store_uri import is_local
 
 if TYPE_CHECKING:
     from ett.checkpoint.buffered_tier import BufferedTier

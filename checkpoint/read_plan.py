@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ett.checkpoint.buffer_pool import PAGE_BYTES
 from ett.checkpoint.store import Store
-from ett.checkpoint.store_uri import is_local
+from ett.store_uri import is_local
 
 Blocks = NDArray[np.void]
 Mask = NDArray[np.bool_]

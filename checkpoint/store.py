@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from ett.checkpoint.store_uri import S3_SCHEMES, check_uri, is_local, local_path, scheme_of
 from ett.errors import ConfigError
+from ett.store_uri import S3_SCHEMES, check_uri, is_local, local_path, scheme_of
 
 
 class ObjectReader(Protocol):

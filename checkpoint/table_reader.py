@@ -28,9 +28,9 @@ from ett.checkpoint.segment_rows import (
     unchecked_rows,
 )
 from ett.checkpoint.store import Store
-from ett.checkpoint.store_uri import is_local
 from ett.checkpoint.table_segments import IDS, TOMBSTONES, Ids, Rows, TableFile, TableSpec
 from ett.checkpoint.worker_threads import Parts, in_pipeline, in_threads
+from ett.store_uri import is_local
 
 REMOTE_READ_BYTES = 8 << 20  # of rows at once from a remote store: a tenth of a second of one connection
 

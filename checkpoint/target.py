@@ -9,9 +9,9 @@ from typing import Any
 from ett.checkpoint.buffer import buffer_store
 from ett.checkpoint.buffered_store import BufferedStore
 from ett.checkpoint.store import Store, open_store
-from ett.checkpoint.store_uri import local_path
 from ett.errors import NotFound
 from ett.job_folder import JOB_NAME, find_job
+from ett.store_uri import local_path
 
 
 def open_target(target: str, home: Path) -> Store:

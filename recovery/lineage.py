@@ -9,8 +9,8 @@ from typing import Any
 from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.restore_checks import check_files
 from ett.checkpoint.source import Source
-from ett.checkpoint.store_uri import local_path
 from ett.checkpoint.target import job_dir_of, open_target
+from ett.store_uri import local_path
 
 
 def find_source(text: str, home: Path) -> dict[str, Any]:

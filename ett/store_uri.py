@@ -1,4 +1,4 @@
-"""Which kind of store a checkpoint uri names."""
+"""Which kind of store a uri names."""
 
 from __future__ import annotations
 

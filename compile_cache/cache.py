@@ -1,0 +1,249 @@
+"""Artefacts of one key: fetched before the first compilation, published after it, by whoever comes first.
+
+Nothing here fails training: what cannot be read, written or trusted is said in an event and in the log, and torch
+compiles as if there were no cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from ett.clock import Clock, SystemClock
+from ett.compile_cache.cache_folder import allowed_paths, read_files, write_files
+from ett.compile_cache.cache_paths import identity, is_graph
+from ett.compile_cache.config import CompileConfig
+from ett.compile_cache.key import KeyParts
+from ett.compile_cache.pack import Pack, open_pack, seal_pack
+from ett.compile_cache.pack_store import PackStore, open_pack_store
+from ett.compile_cache.signing_key import signing_key
+from ett.compile_cache.store_bound import drop_oldest
+from ett.errors import CorruptState, Unreachable
+from ett.event_schema import NS
+from ett.job_folder import ett_home
+from ett.raised import raised_by
+
+log = logging.getLogger(__name__)
+FOLDER = "compile-cache"
+MOST_PACKS = 32  # of one key: each has graphs that those before it lack
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+FetchResult = Literal["hit", "miss", "refused", "failed", "late"]
+PublishResult = Literal["published", "nothing_new", "taken", "too_large", "failed"]
+
+
+class Emit(Protocol):
+    def __call__(self, ev: str, **fields: object) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """What a fetch came to: hit (packs were unpacked), miss, refused (all that there is), failed, late."""
+
+    result: FetchResult
+    source: str = ""  # the uri of the store that had them
+    num_packs: int = 0
+    num_bytes: int = 0  # of the packs, as stored
+    seconds: float = 0.0
+    why: str = ""  # refused or failed: what was wrong
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """One of the stores, and what is known of its packs of this key."""
+
+    packs: PackStore
+    known: set[str] = field(default_factory=set)  # identities of files
+    read: set[str] = field(default_factory=set)  # names of packs whose files are known, or that were refused
+
+
+class CompileCache:
+    """The artefacts of one key on one rank, between stores and the folder that torch compiles in.
+
+    Args:
+        folder: torch's cache folder of this process alone; what lies in it is published.
+        emit: of the run.
+    """
+
+    def __init__(
+        self, config: CompileConfig, parts: KeyParts, folder: Path, environ: Mapping[str, str], emit: Emit
+    ) -> None:
+        self.key, self.folder = parts.key, folder
+        self._config, self._parts, self._environ, self._emit = config, parts, environ, emit
+        self._clock: Clock = SystemClock()
+        uris = [str(local_folder(environ)), *([config.uri] if config.uri else [])]
+        self._stores = [_Store(open_pack_store(uri)) for uri in dict.fromkeys(uris)]
+        self._unpacked: set[str] = set()  # identities of what was fetched
+        self._lock = threading.Lock()  # one of fetch and publish at a time
+
+    def fetch(self) -> Fetched:
+        """Unpack what the stores have of this key, the local one first; takes compile.fetch_timeout_s at most."""
+        found: list[Fetched] = []
+        thread = threading.Thread(target=lambda: found.append(self._fetch()), name="ett-compile-fetch", daemon=True)
+        thread.start()
+        thread.join(self._config.fetch_timeout_s)
+        limit = f"no answer within compile.fetch_timeout_s = {self._config.fetch_timeout_s:g}"
+        fetched = found[0] if found else Fetched(result="late", seconds=self._config.fetch_timeout_s, why=limit)
+        self._say("fetch", fetched.result, fetched.why, fetched.seconds)
+        self._record("fetch", fetched.result, fetched.seconds, source=fetched.source, bytes=fetched.num_bytes)
+        return fetched
+
+    def wait(self, pause: Callable[[float], object] = time.sleep) -> Fetched:
+        """Return once another rank has published, or after compile.wait_s: then this one compiles for itself."""
+        begun_ns, pause_s = self._clock.mono_ns(), _FIRST_PAUSE_S
+        while True:
+            fetched = self._fetch()
+            waited_s = (self._clock.mono_ns() - begun_ns) / NS
+            if fetched.result == "hit" or waited_s >= self._config.wait_s:
+                break
+            pause(min(pause_s, self._config.wait_s - waited_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        self._record("wait", fetched.result, waited_s, source=fetched.source, bytes=fetched.num_bytes)
+        return fetched
+
+    def publish(self) -> PublishResult:
+        """Store what was compiled here and no pack of this key has; of several ranks and jobs, one does so."""
+        begun_ns = self._clock.mono_ns()
+        results: list[PublishResult] = ["nothing_new"]
+        failure = raised_by(lambda: results.extend(self._publish(store) for store in self._stores if self._has_new()))
+        seconds = (self._clock.mono_ns() - begun_ns) / NS
+        result: PublishResult = "failed" if failure else _newest(results)
+        self._say("publish", result, _text(failure), seconds)
+        self._record("publish", result, seconds)
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure
+        return result
+
+    def _fetch(self) -> Fetched:
+        begun_ns = self._clock.mono_ns()
+        fetched = Fetched(result="miss")
+        for store in self._stores:
+            found: list[Fetched] = []
+            failure = raised_by(lambda store=store, found=found: found.append(self._fetch_from(store)))  # type: ignore[misc]
+            here = found[0] if found else Fetched(result="failed", why=_text(failure))
+            if here.result == "hit" or fetched.result == "miss":
+                fetched = here
+            if here.result == "hit":
+                break
+        return replace(fetched, seconds=(self._clock.mono_ns() - begun_ns) / NS)
+
+    def _fetch_from(self, store: _Store) -> Fetched:
+        with self._turn():
+            num_bytes, refused, packs = 0, "", []
+            for stored in store.packs.stored(self.key)[:MOST_PACKS]:
+                try:
+                    pack, data = self._open(store, stored.name, stored.num_bytes)
+                except CorruptState as err:
+                    refused = err.fact
+                    log.warning("%s; %s", err.fact, err.did)
+                    continue
+                write_files(self.folder, pack.files)
+                self._unpacked.update(map(identity, pack.files))
+                store.packs.mark_used(stored.name)
+                packs.append((stored.name, data))
+                num_bytes += len(data)
+            if not packs:
+                return Fetched(result="refused" if refused else "miss", why=refused)
+            if store is not self._stores[0]:
+                self._copy_here(packs, store.known)
+            return Fetched(result="hit", source=store.packs.uri, num_packs=len(packs), num_bytes=num_bytes)
+
+    def _copy_here(self, packs: list[tuple[str, bytes]], known: set[str]) -> None:
+        """Keep packs of the remote store for the next start; a full disk costs that start a download."""
+        local = self._stores[0]
+        for name, data in packs:
+            failure = raised_by(lambda name=name, data=data: local.packs.create(name, data))  # type: ignore[misc]
+            if failure is None:
+                local.read.add(name)
+            elif not isinstance(failure, FileExistsError):
+                log.warning("a pack of the compile cache is not kept here: %s", failure)
+        local.known.update(known)
+        drop_oldest(local.packs, self._config.max_bytes, keep=self.key)
+
+    def _open(self, store: _Store, name: str, num_bytes: int = 0) -> tuple[Pack, bytes]:
+        """Return a pack and its bytes; what it has is known from now on. Raises: CorruptState: it is refused."""
+        store.read.add(name)
+        where, most = f"{store.packs.uri}/{name}", self._config.max_pack_bytes
+        if num_bytes > most:
+            raise CorruptState(f"{where} has {num_bytes} bytes", expected=f"at most {most}", code="C012")
+        data = store.packs.read(name)
+        pack = open_pack(data, self._secret(), key=self.key, most_bytes=most, where=where)
+        store.known.update(map(identity, pack.files))
+        return pack, data
+
+    def _has_new(self) -> bool:
+        """Return whether anything was compiled here: what a warm start leaves in the folder asks no store."""
+        new = {path for path in allowed_paths(self.folder) if identity(path) not in self._unpacked}
+        return any(map(is_graph, new)) if self._unpacked else bool(new)
+
+    def _publish(self, store: _Store) -> PublishResult:
+        with self._turn():
+            files = read_files(self.folder, store.known, self._config.max_pack_bytes)
+            if files is None:
+                return "too_large"
+            was_taken = False
+            for number in range(MOST_PACKS):
+                files = {path: data for path, data in files.items() if identity(path) not in store.known}
+                if not files or (store.known and not any(map(is_graph, files))):
+                    return "taken" if was_taken else "nothing_new"
+                name = f"{self.key}/{number:04d}.pack"
+                if name not in store.read and self._create(store, name, files):
+                    return "published"
+                was_taken = True
+            return "taken"
+
+    def _create(self, store: _Store, name: str, files: Mapping[str, bytes]) -> bool:
+        """Store a pack; False where another has the name, whose files are known then."""
+        pack = Pack(key=self.key, parts=self._parts.as_json(), files=files)
+        try:
+            store.packs.create(name, seal_pack(pack, self._secret()))
+        except FileExistsError:
+            try:
+                self._open(store, name)
+            except CorruptState as err:
+                log.warning("%s; %s", err.fact, err.did)
+            return False
+        store.read.add(name)
+        store.known.update(map(identity, files))
+        if store is self._stores[0]:
+            drop_oldest(store.packs, self._config.max_bytes, keep=self.key)
+        return True
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=self._config.fetch_timeout_s):
+            raise Unreachable("an earlier request to a store of the compile cache has no answer yet")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _secret(self) -> bytes:
+        return signing_key(self._config.key_file, self._environ)
+
+    def _say(self, action: str, result: str, why: str, seconds: float) -> None:
+        level = logging.WARNING if result in ("refused", "failed", "late", "too_large") else logging.INFO
+        log.log(level, "compile cache %s of %s: %s in %.2f s%s", action, self.key, result, seconds, why and f": {why}")
+
+    def _record(self, action: str, result: str, seconds: float, **fields: object) -> None:
+        self._emit("compile", action=action, result=result, key=self.key, seconds=round(seconds, 3), **fields)
+
+
+def local_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of this host's packs."""
+    return ett_home(environ) / FOLDER
+
+
+def _newest(results: list[PublishResult]) -> PublishResult:
+    order: tuple[PublishResult, ...] = ("published", "too_large", "taken", "nothing_new")
+    return next(result for result in order if result in results)
+
+
+def _text(failure: BaseException | None) -> str:
+    return "" if failure is None else f"{type(failure).__name__}: {failure}"

@@ -1,0 +1,189 @@
+"""Where packs lie: names that are written once, in a folder or at any fsspec URL that can create in one step."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from ett.errors import AccessDenied, ConfigError, Unreachable
+from ett.os_failure import os_failure
+from ett.store_uri import is_local, local_path
+
+SUFFIX = ".pack"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    name: str
+    num_bytes: int
+    used_unix_s: float  # in a folder: last fetched or written; elsewhere written, 0.0 where the store does not say
+
+
+class PackStore(Protocol):
+    """A name that is not there raises FileNotFoundError; other failures are AccessDenied or Unreachable."""
+
+    uri: str
+
+    def create(self, name: str, data: bytes) -> None:
+        """Store `data` under a new name, all or nothing. Raises: FileExistsError: the name is taken."""
+
+    def read(self, name: str) -> bytes: ...
+
+    def stored(self, prefix: str = "") -> list[Stored]:
+        """Return the packs below a folder of names, sorted by name."""
+
+    def mark_used(self, name: str) -> None:
+        """Note that a pack was fetched, where the store can: what was used longest ago goes first."""
+
+    def delete(self, name: str) -> None:
+        """Remove a name; one that is gone already is fine."""
+
+
+def open_pack_store(uri: str) -> PackStore:
+    """Return the store that a checked uri names; touches nothing."""
+    return FolderPacks(local_path(uri)) if is_local(uri) else RemotePacks(uri)
+
+
+class FolderPacks:
+    def __init__(self, root: Path) -> None:
+        self.root, self.uri = root, str(root)
+
+    def create(self, name: str, data: bytes) -> None:
+        final = self.root / name
+        temporary = final.with_name(f".{secrets.token_hex(8)}.tmp")
+        with self._translated(name):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with open(temporary, "xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.link(temporary, final)  # refuses a taken name, where a rename would replace it
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def read(self, name: str) -> bytes:
+        with self._translated(name):
+            return (self.root / name).read_bytes()
+
+    def stored(self, prefix: str = "") -> list[Stored]:
+        found = []
+        for path in sorted((self.root / prefix).rglob(f"*{SUFFIX}")):
+            with suppress(FileNotFoundError):  # it may go meanwhile
+                facts = path.stat()
+                found.append(Stored(path.relative_to(self.root).as_posix(), facts.st_size, facts.st_mtime))
+        return found
+
+    def mark_used(self, name: str) -> None:
+        with suppress(OSError):  # a folder that this user may only read, or a pack that went
+            os.utime(self.root / name)
+
+    def delete(self, name: str) -> None:
+        with self._translated(name):
+            (self.root / name).unlink(missing_ok=True)
+            with suppress(OSError):  # others of its key are left
+                (self.root / name).parent.rmdir()
+
+    @contextmanager
+    def _translated(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except OSError as err:
+            raise os_failure(err, self.root / name, elsewhere="$ETT_HOME, compile.uri") from err
+
+
+class RemotePacks:
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def create(self, name: str, data: bytes) -> None:
+        with self._translated(name) as path:
+            system, _ = self._opened
+            system.makedirs(os.path.dirname(path), exist_ok=True)
+            system.pipe_file(path, data, mode="create")
+
+    def read(self, name: str) -> bytes:
+        with self._translated(name) as path:
+            return bytes(self._opened[0].cat_file(path))
+
+    def stored(self, prefix: str = "") -> list[Stored]:
+        with self._translated(prefix) as path:
+            system, root = self._opened
+            try:
+                found: dict[str, dict[str, Any]] = system.find(path.rstrip("/"), detail=True)
+            except FileNotFoundError:
+                return []
+        names = {str(name).removeprefix(f"{root}/"): facts for name, facts in found.items()}
+        return [
+            Stored(name, int(facts["size"]), _written_unix_s(facts))
+            for name, facts in sorted(names.items())
+            if name.endswith(SUFFIX)
+        ]
+
+    def mark_used(self, name: str) -> None:
+        return
+
+    def delete(self, name: str) -> None:
+        with self._translated(name) as path, suppress(FileNotFoundError):
+            self._opened[0].rm_file(path)
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        """Return (file system, root)."""
+        import fsspec
+
+        try:
+            kind = fsspec.get_filesystem_class(self.uri.partition("://")[0])
+            _check_creates(kind, self.uri)
+            system, root = fsspec.core.url_to_fs(self.uri, use_listings_cache=False)
+        except ImportError as err:
+            raise ConfigError(
+                f"compile.uri is {self.uri!r}: {err}", do="install the package that it names", code="F004"
+            ) from err
+        return system, root.rstrip("/")
+
+    @contextmanager
+    def _translated(self, name: str) -> Iterator[str]:
+        try:
+            yield f"{self._opened[1]}/{name}"
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except PermissionError as err:
+            raise AccessDenied(f"no permission for {self.uri}/{name}: {err}", do="correct the credentials") from err
+        except OSError as err:
+            raise Unreachable(f"{self.uri}/{name}: {type(err).__name__}: {err}", code="S003") from err
+
+
+def _check_creates(kind: Any, uri: str) -> None:
+    """Refuse fsspec's default, which asks whether a name exists and then writes: one job could replace another's."""
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.spec import AbstractFileSystem
+
+    parent = AsyncFileSystem if issubclass(kind, AsyncFileSystem) else AbstractFileSystem
+    name = "_pipe_file" if parent is AsyncFileSystem else "pipe_file"
+    if getattr(kind, name) is getattr(parent, name):
+        raise ConfigError(
+            f"{uri}: fsspec's {kind.__name__} looks whether a name is free and then writes it",
+            expected="a store that refuses a name that is taken: a folder, S3, GCS, Azure",
+            do="set compile.uri to another store",
+            code="F007",
+        )
+
+
+def _written_unix_s(facts: dict[str, Any]) -> float:
+    for key in ("LastModified", "last_modified", "updated", "mtime", "created"):
+        value = facts.get(key)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return 0.0
