@@ -37,15 +37,15 @@ PAGES: dict[str, tuple[str, int, str]] = {
         8,
         "Nothing of it was used: to load compiled code is to run it, so every byte has to be as this key signed it. "
         "What it has is compiled again, and training goes on. Hosts that share compile.uri need one key: "
-        "$ETT_COMPILE_CACHE_KEY or compile.key_file. `ett compile-cache verify` names all such packs, `ett compile-cache "
-        "gc --damaged` removes them.",
+        "$ETT_COMPILE_CACHE_KEY or compile.key_file. `ett compile-cache verify` names all such packs, "
+        "`ett compile-cache gc --damaged` removes them.",
     ),
     "C012": (
         "a pack of the compile cache is not what its name says",
         8,
-        "It is signed with this cache's key, but for other code or another machine, has a file that no cache of torch's "
-        "has, or is larger than compile.max_pack_bytes. Nothing of it was used, and training goes on. Somebody who has the "
-        "key put it there: find out who, and give the cache a new key if it was nobody you know.",
+        "It is signed with this cache's key, but for other code or another machine, has a file that no cache of "
+        "torch's has, or is larger than compile.max_pack_bytes. Nothing of it was used, and training goes on. Somebody "
+        "who has the key put it there: find out who, and give the cache a new key if it was nobody you know.",
     ),
     "C122": (
         "the state could not be restored",

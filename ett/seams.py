@@ -13,6 +13,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "checkpoint": ("ett.checkpoint.cli:group", "List, verify, keep, rewrite and export checkpoints (alias: ckpt)."),
     "collect": ("ett.collector.collect_cli:command", "Serve a collector: events over HTTP in, Prometheus metrics out."),
     "compare": ("ett.comparison_cli:command", "Say what made two jobs differ, in seconds and in points of ETT."),
+    "compile-cache": (
+        "ett.compile_cache.cli:group",
+        "List, verify and bound what torch.compile made.",
+    ),
     "config": ("ett.recipe_cli:group", "Show the resolved configuration and where each value came from."),
     "data": ("ett.trainer.data.cli:group", "Generate training data in a public format."),
     "errors": ("ett.error_pages:command", "Explain an error code."),

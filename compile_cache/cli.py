@@ -1,0 +1,173 @@
+"""`ett compile-cache`: what a store of packs has, whether it may be used, and what of it goes. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ett.compile_cache.cache import local_folder
+from ett.compile_cache.config import CompileConfig
+from ett.compile_cache.pack import Pack, open_pack
+from ett.compile_cache.pack_store import PackStore, Stored, open_pack_store
+from ett.compile_cache.signing_key import signing_key
+from ett.compile_cache.store_bound import key_of, surplus
+from ett.errors import CorruptState, NotFound
+from ett.shown_text import say
+from ett.store_uri import check_uri
+
+_uri = click.option("--uri", default="", help="A store that hosts share (compile.uri); else this host's own.")
+_key_file = click.option("--key-file", default="", help="As compile.key_file; $ETT_COMPILE_CACHE_KEY goes first.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def group() -> None:
+    """List, show, verify, fill and bound what torch.compile made, kept for the next start."""
+
+
+@group.command("ls", short_help="List the keys of a store, the last used first.")
+@_uri
+@_as_json
+def list_command(uri: str, as_json: bool) -> None:
+    """List the keys of a store, the last used first; nothing is read of their packs."""
+    store = _open(uri)
+    rows = sorted(_by_key(store.stored()).items(), key=lambda row: max(p.used_unix_s for p in row[1]), reverse=True)
+    keys = [
+        {
+            "key": key,
+            "packs": len(packs),
+            "bytes": sum(pack.num_bytes for pack in packs),
+            "used": _when(max(pack.used_unix_s for pack in packs)),
+        }
+        for key, packs in rows
+    ]
+    if as_json:
+        _print_json("ls", {"uri": store.uri, "keys": keys})
+        return
+    for row in keys:
+        say(f"{row['key']}  {row['packs']:>3} packs  {row['bytes']:>12,} bytes  used {row['used']}")
+    if not keys:
+        say(f"nothing in {store.uri}")
+
+
+@group.command("show", short_help="Show what a key was made of, and what its packs have.")
+@click.argument("key")
+@_uri
+@_key_file
+@_as_json
+def show_command(key: str, uri: str, key_file: str, as_json: bool) -> None:
+    """Show what KEY, or the one key that begins so, was made of, and what its packs have."""
+    store = _open(uri)
+    found = _packs_of(store, key)
+    opened = [(stored, _opened(store, stored, key_file)) for stored in found]
+    packs = [pack for _, pack in opened if isinstance(pack, Pack)]
+    rows = [{"name": stored.name, "bytes": stored.num_bytes, **_facts(pack)} for stored, pack in opened]
+    parts = packs[0].parts if packs else None
+    data = {"uri": store.uri, "key": key_of(found[0]), "parts": parts, "packs": rows}
+    if as_json:
+        _print_json("show", data)
+        return
+    lines = [f"key       {data['key']}", f"store     {store.uri}"]
+    for part, value in (parts or {}).items():
+        lines.append(f"{part:<9} {json.dumps(value, sort_keys=True)}")
+    lines += [f"pack      {row['name']}  {row['bytes']:,} bytes  {_sentence(row)}" for row in rows]
+    say("\n".join(lines))
+
+
+@group.command("verify", short_help="Check the signature and every byte of each pack; exit code 8 if one is refused.")
+@click.argument("key", required=False, default="")
+@_uri
+@_key_file
+@_as_json
+def verify_command(key: str, uri: str, key_file: str, as_json: bool) -> int:
+    """Check each pack, of KEY or of all, as a start would; exit code 8 if one is refused."""
+    store = _open(uri)
+    stored = _packs_of(store, key) if key else store.stored()
+    rows = [{"name": each.name, "bytes": each.num_bytes, **_facts(_opened(store, each, key_file))} for each in stored]
+    if as_json:
+        _print_json("verify", {"uri": store.uri, "packs": rows})
+    else:
+        say("\n".join(f"{row['name']}  {_sentence(row)}" for row in rows) or f"nothing in {store.uri}")
+    return CorruptState.exit_code if any(row["problem"] for row in rows) else 0
+
+
+@group.command("gc", short_help="Remove the keys used longest ago, or packs that would be refused.")
+@click.option("--max-bytes", type=click.IntRange(min=0), help="Remove keys until the rest has at most so many bytes.")
+@click.option("--damaged", is_flag=True, help="Remove each pack that `verify` names.")
+@click.option("--dry-run", is_flag=True, help="Say what would go and remove nothing.")
+@_uri
+@_key_file
+@_as_json
+def gc_command(*, max_bytes: int | None, damaged: bool, dry_run: bool, uri: str, key_file: str, as_json: bool) -> None:
+    """Remove the keys used longest ago, or packs that would be refused. A running job is not affected."""
+    store = _open(uri)
+    stored = store.stored()
+    gone = [each for each in stored if damaged and isinstance(_opened(store, each, key_file), CorruptState)]
+    if max_bytes is not None:
+        gone += surplus([each for each in stored if each not in gone], max_bytes)
+    for each in () if dry_run else gone:
+        store.delete(each.name)
+    num_bytes = sum(each.num_bytes for each in gone)
+    if as_json:
+        names = [each.name for each in gone]
+        _print_json("gc", {"uri": store.uri, "removed": names, "bytes": num_bytes, "dry_run": dry_run})
+        return
+    verb = "would remove" if dry_run else "removed"
+    say("\n".join([*(f"{verb} {each.name}" for each in gone), f"{verb} {len(gone)} packs of {num_bytes:,} bytes"]))
+
+
+def _open(uri: str) -> PackStore:
+    check_uri(uri, "--uri")
+    return open_pack_store(uri or str(local_folder(os.environ)))
+
+
+def _packs_of(store: PackStore, key: str) -> list[Stored]:
+    """Return the packs of the one key that begins like that."""
+    found = {name: packs for name, packs in _by_key(store.stored()).items() if name.startswith(key)}
+    if len(found) != 1:
+        raise NotFound(
+            f"{len(found)} keys in {store.uri} begin with {key!r}",
+            expected="one",
+            do="`ett compile-cache ls` lists them",
+            code="N002" if found else "N001",
+        )
+    return next(iter(found.values()))
+
+
+def _by_key(stored: list[Stored]) -> dict[str, list[Stored]]:
+    keys: dict[str, list[Stored]] = {}
+    for each in stored:
+        keys.setdefault(key_of(each), []).append(each)
+    return keys
+
+
+def _opened(store: PackStore, stored: Stored, key_file: str) -> Pack | CorruptState:
+    """Return a pack, or why a start would refuse it."""
+    most, where = CompileConfig().max_pack_bytes, f"{store.uri}/{stored.name}"
+    secret = signing_key(key_file, os.environ)
+    try:
+        return open_pack(store.read(stored.name), secret, key=key_of(stored), most_bytes=most, where=where)
+    except CorruptState as err:
+        return err
+
+
+def _facts(pack: Pack | CorruptState) -> dict[str, Any]:
+    if isinstance(pack, CorruptState):
+        return {"files": None, "unpacked_bytes": None, "problem": f"ETT-{pack.code}: {pack.fact}"}
+    return {"files": len(pack.files), "unpacked_bytes": pack.num_bytes, "problem": None}
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    return row["problem"] or f"{row['files']} files, {row['unpacked_bytes']:,} bytes unpacked"
+
+
+def _when(unix_s: float) -> str | None:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds") if unix_s else None
+
+
+def _print_json(verb: str, data: dict[str, Any]) -> None:
+    click.echo(json.dumps({"schema": f"ett.compile-cache.{verb}/v1", "data": data, "warnings": []}, indent=1))
