@@ -11,6 +11,7 @@ from ett.checkpoint.commit_choice import Planned, plan_ahead
 from ett.errors import UsageError
 from ett.recovery.startup import Node, Startup
 from ett.tracker import Run
+from ett.trainer.compile_plan import FetchedCode, fetch_compiled
 from ett.trainer.job_recipe import read_recipe
 
 _WORKER = "ett.trainer.worker"
@@ -23,6 +24,7 @@ class Begun:
     startup: Startup
     imports: Node[None]
     planned: Node[Planned | None] | None  # None: on ranks that do not choose
+    fetched: Node[FetchedCode] | None = None  # compiled code; None: none is kept
 
 
 def begin(run: Run, environ: Mapping[str, str]) -> Begun:
@@ -36,9 +38,16 @@ def begin(run: Run, environ: Mapping[str, str]) -> Begun:
         planned = startup.add(
             "checkpoint_plan", lambda: plan_ahead(recipe.checkpoint, job_dir, environ), span="restore"
         )
+    fetched = None
+    if recipe.compile.dense and recipe.compile.cache:
+        fetched = startup.add("compile_fetch", lambda: fetch_compiled(run, recipe, environ), span="compile")
     imports = startup.add("imports", _import_worker, on_main_thread=True)
+    if recipe.compile.dense:
+        imports = startup.add(
+            "compiler_imports", _import_compiler, after=[imports], span="compile", on_main_thread=True
+        )
     startup.run(until=imports)
-    return Begun(startup, imports, planned)
+    return Begun(startup, imports, planned, fetched)
 
 
 def import_ahead() -> None:
@@ -48,6 +57,10 @@ def import_ahead() -> None:
 
 def _import_worker() -> None:
     _import(_WORKER)
+
+
+def _import_compiler() -> None:
+    _import("torch._dynamo", "torch._inductor.compile_fx")
 
 
 def _import(*modules: str) -> None:

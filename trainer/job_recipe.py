@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ett.checkpoint.config import CheckpointConfig
+from ett.compile_cache.config import CompileConfig
 from ett.errors import NotFound
 from ett.recovery.config import RecoveryConfig
 from ett.section import build_section
@@ -24,6 +25,7 @@ class JobRecipe:
     trainer: TrainerConfig
     checkpoint: CheckpointConfig
     recovery: RecoveryConfig
+    compile: CompileConfig
 
 
 def read_recipe(path: Path) -> JobRecipe:
@@ -43,4 +45,5 @@ def build_recipe(plain: Mapping[str, Any]) -> JobRecipe:
         build_section(TrainerConfig, sections),
         build_section(CheckpointConfig, plain.get("checkpoint", {}), "checkpoint"),
         build_section(RecoveryConfig, plain.get("recovery", {}), "recovery"),
+        build_section(CompileConfig, plain.get("compile", {}), "compile"),
     )

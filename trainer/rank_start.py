@@ -18,11 +18,14 @@ from ett.trainer.comm.collectives import Collectives
 from ett.trainer.comm.late_collectives import LateCollectives
 from ett.trainer.comm.process_group import join_process_group
 from ett.trainer.comm.said_once import say_once
+from ett.trainer.compile_ahead import CompiledStart
+from ett.trainer.compile_plan import compile_plan, fetch_compiled
 from ett.trainer.config import DenseConfig, TrainerConfig
 from ett.trainer.data.config import DataConfig
 from ett.trainer.data.generated_file import ensure_generated
 from ett.trainer.data.recipe_reader import RecipeReader, recipe_reader
 from ett.trainer.dense.device import dense_device
+from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.dense.recipe_model import RecipeModel, recipe_model
 from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
@@ -90,7 +93,8 @@ class RankStart:
             on_main_thread=True,
         )
         planned: list[Node[Any]] = [] if self._planned is None else [self._planned]
-        needed: list[Node[Any]] = [self._training_step, self._reader, *planned]
+        compiled = [self._add_compile(begun, environ, device)] if recipe.compile.dense else []
+        needed: list[Node[Any]] = [self._training_step, self._reader, *planned, *compiled]
         self._ready = add("restore", self._restore, after=needed, on_main_thread=True)
         add("first_batch", self._await_batch, after=[self._ready], span="data_warmup", on_main_thread=True)
 
@@ -103,9 +107,26 @@ class RankStart:
         self._startup.run()
         return self._ready.value
 
+    def _add_compile(self, begun: Begun | None, environ: Mapping[str, str], device: Node[torch.device]) -> Node[None]:
+        """Return the node that compiles the dense part; the restore follows it, as torch sets generators meanwhile."""
+        run, recipe, start = self._run, self._recipe, CompiledStart(self._recipe, environ)
+        fetched = None if begun is None else begun.fetched
+        if begun is None and recipe.compile.cache:
+            fetched = self._startup.add("compile_fetch", lambda: fetch_compiled(run, recipe, environ), span="compile")
+        self.until_end.callback(start.close)
+        return self._startup.add(
+            "compile",
+            lambda: start.compile(None if fetched is None else fetched.value, self._place.world_size, device.value),
+            after=[device, *([] if fetched is None else [fetched])],
+        )
+
     def _build(self, collectives: Collectives) -> RecipeModel:
-        tiers = self.until_end.enter_context(open_tiers(self._recipe.trainer.sparse, self._place))
-        return build_model(self._recipe.trainer, collectives, tiers, self._recipe.data)
+        recipe = self._recipe
+        tiers = self.until_end.enter_context(open_tiers(recipe.trainer.sparse, self._place))
+        model = build_model(recipe.trainer, collectives, tiers, recipe.data)
+        if recipe.compile.dense and isinstance(model, Dlrm):
+            model.compile_for(compile_plan(recipe, self._place.world_size).num_examples)
+        return model
 
     def _restore(self) -> Ready:
         training_step, reader, collectives = self._training_step.value, self._reader.value, self._group.value[0]

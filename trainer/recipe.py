@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ett.errors import ConfigError, NotFound
 from ett.section import build_section
+
+if TYPE_CHECKING:
+    from ett.trainer.config import ModelConfig
 
 SECTIONS: dict[str, str] = {
     "data": "ett.trainer.data.config:DataConfig",
@@ -19,6 +22,7 @@ SECTIONS: dict[str, str] = {
     "eval": "ett.trainer.config:EvalConfig",
     "checkpoint": "ett.checkpoint.config:CheckpointConfig",
     "recovery": "ett.recovery.config:RecoveryConfig",
+    "compile": "ett.compile_cache.config:CompileConfig",
 }
 
 
@@ -49,4 +53,20 @@ def check(sections: Mapping[str, Any], cwd: str) -> None:
             f"model.kind is {model.kind!r}, which begins with dense features, and data.format {data.format!r} has none",
             expected="model.kind = 'hstu', or data with dense features",
         )
+    if sections.get("compile", {}).get("dense"):
+        _check_compiled(model, sections.get("dense", {}).get("parallel", "buckets"))
     recipe_tables(model, build_section(SparseConfig, sections.get("sparse", {}), "sparse"), data.id_features)
+
+
+def _check_compiled(model: ModelConfig, parallel: str) -> None:
+    wrong = {
+        f"model.kind is {model.kind!r}, whose histories have a length of their own each": model.kind == "hstu",
+        f"dense.parallel is {parallel!r}, which has hooks of torch's in the model": parallel != "buckets",
+    }
+    fact = next((fact for fact, is_so in wrong.items() if is_so), None)
+    if fact is not None:
+        raise ConfigError(
+            f"compile.dense is true, and {fact}",
+            expected="dlrm or dcn_v2, dense.parallel = 'buckets'",
+            do="--set compile.dense=false",
+        )

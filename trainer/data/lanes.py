@@ -64,7 +64,7 @@ class GlobalBatch(Generic[W]):
     def slice_of(self, rank: int, world: int) -> tuple[Rows[W], ...]:
         """Return a rank's rows: an equal share, but that it ends where a lane does where one ends nearby."""
         ends = np.cumsum([sum(len(rows.numbers) for rows in lane) for lane in self._lanes]).tolist()
-        begin, end = _cut(rank, world, ends), _cut(rank + 1, world, ends)
+        begin, end = slice_begin(rank, world, ends), slice_begin(rank + 1, world, ends)
         kept, at = [], 0
         for rows in (rows for lane in self._lanes for rows in lane):
             first, last = max(begin - at, 0), min(end - at, len(rows.numbers))
@@ -74,7 +74,7 @@ class GlobalBatch(Generic[W]):
         return tuple(kept)
 
 
-def _cut(rank: int, world: int, lane_ends: Sequence[int]) -> int:
+def slice_begin(rank: int, world: int, lane_ends: Sequence[int]) -> int:
     """Return where the slice of `rank` begins.
 
     A sixteenth of a slice is given up (two rows of a small one) so that a rank needs no other window for a few rows:
@@ -85,5 +85,15 @@ def _cut(rank: int, world: int, lane_ends: Sequence[int]) -> int:
     if rank in (0, world):
         return even
     nearest = min(lane_ends, key=lambda end: abs(end - even))
-    tolerance = min(max(2, slice_size // 16), slice_size // 4)
-    return nearest if abs(nearest - even) <= tolerance else even
+    return nearest if abs(nearest - even) <= _tolerance(slice_size) else even
+
+
+def _tolerance(slice_size: int) -> int:
+    return min(max(2, slice_size // 16), slice_size // 4)
+
+
+def longest_slice(batch_size: int, world: int) -> int:
+    """Return the most rows that any rank may get of a batch."""
+    if world == 1:
+        return batch_size
+    return min(batch_size, -(-batch_size // world) + 2 * _tolerance(batch_size // world))

@@ -5,13 +5,16 @@ Shapes: B examples, N dense features, F features with rows of one width, D = emb
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from ett.errors import ConfigError
 from ett.trainer.config import ModelConfig
+from ett.trainer.dense.compiled_logits import CompiledLogits
 from ett.trainer.dense.interaction import interaction
-from ett.trainer.dense.mlp import draw_weights, mlp
+from ett.trainer.dense.mlp import draw_weights, mlp, through
 from ett.trainer.dense.precision import Precision, computing_in
 from ett.trainer.dense.projection import Projection
 from ett.trainer.dense.seeded_dropout import SeededDropout
@@ -55,11 +58,28 @@ class Dlrm(nn.Module):
             nn.Identity() if width == dim else Projection(len(features), width, dim) for width, features in widths
         )
         draw_weights(self, torch.Generator().manual_seed(seed))
+        self._dropped = config.top_mlp
+        self._compiled: CompiledLogits | None = None
+
+    def compile_for(self, num_examples: int) -> None:
+        """Have training's passes computed by torch.compile, for at most so many examples; scoring is as before."""
+        self._compiled = CompiledLogits(Dlrm.logits, num_examples)
 
     def forward(self, dense_BN: Tensor, sparse: SparseInputs) -> Tensor:
         """Return the logits, float32 [B], of dense features float32 [B, N] and pooled rows."""
+        if self._compiled is not None and self.training:
+            masks = self.dropout.masks(len(dense_BN), self._dropped, dense_BN.device)
+            return self._compiled(self, dense_BN, sparse.pooled, masks)
+        return self.logits(dense_BN, sparse.pooled)
+
+    def logits(self, dense_BN: Tensor, pooled: Sequence[Tensor], masks: Sequence[Tensor] | None = None) -> Tensor:
+        """Return the logits, float32 [B], from pooled rows float32 [B, F, D] of each width.
+
+        Args: masks: of the dropout, drawn already; None: it draws them.
+        """
         with computing_in(self._precision, dense_BN.device):
-            vectors = [project(sums) for project, sums in zip(self.projections, sparse.pooled, strict=True)]
+            vectors = [project(sums) for project, sums in zip(self.projections, pooled, strict=True)]
             vectors_BVD = torch.cat((self.bottom(dense_BN).unsqueeze(1), *vectors), dim=1)
-            logits: Tensor = self.top(self.interaction(vectors_BVD))
+            crossed = self.interaction(vectors_BVD)
+            logits: Tensor = self.top(crossed) if masks is None else through(self.top, crossed, masks)
         return logits.squeeze(1).clone()  # of a view, fully_shard would warn

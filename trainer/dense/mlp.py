@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ett.trainer.dense.precision import Float32Linear, UndrawnLinear
 from ett.trainer.dense.projection import Projection
@@ -30,6 +30,17 @@ def mlp(widths: Sequence[int], *, dropout: SeededDropout | None = None, ends_in_
         if i < last and dropout is not None:
             layers.append(dropout)
     return nn.Sequential(*layers)
+
+
+def through(layers: nn.Sequential, values: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    """Return what the layers make of values, with masks in place of those that their dropout draws; [] for none."""
+    left = list(masks)
+    for layer in layers:
+        if not isinstance(layer, SeededDropout):
+            values = layer(values)
+        elif left:
+            values = values * left.pop(0)
+    return values
 
 
 def draw_weights(model: nn.Module, generator: torch.Generator) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -30,7 +32,17 @@ class SeededDropout(nn.Module):
         """Zero a share of the values and scale the others up, in training mode only."""
         if not self.training or self._share == 0.0:
             return values
-        if self._generator.device != values.device:
-            self._generator = torch.Generator(values.device).manual_seed(self._seed)
-        kept = torch.rand(values.shape, generator=self._generator, device=values.device).ge_(self._share)
-        return values * kept.div_(1.0 - self._share)
+        return values * self._factors(values.shape, values.device)
+
+    def masks(self, num_examples: int, widths: Sequence[int], device: torch.device) -> list[Tensor]:
+        """Return what training at places of these widths would multiply with, float32 [B, width]; [] for a share of 0.
+
+        For compiled code, which cannot draw from a generator of ours.
+        """
+        return [self._factors((num_examples, width), device) for width in widths if self._share]
+
+    def _factors(self, shape: Sequence[int], device: torch.device) -> Tensor:
+        if self._generator.device != device:
+            self._generator = torch.Generator(device).manual_seed(self._seed)
+        kept = torch.rand(tuple(shape), generator=self._generator, device=device).ge_(self._share)
+        return kept.div_(1.0 - self._share)

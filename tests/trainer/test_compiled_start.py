@@ -1,0 +1,117 @@
+"""A rank's start with compile.dense: the nodes that there are, what they say; training is what it was."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ett.compile_cache import CompileCache, CompileConfig
+from ett.compile_cache.key import KeyParts
+from ett.errors import ConfigError
+from ett.recipe import resolve
+from ett.startup_log import read_starts
+from ett.startup_path import start_path
+from ett.tracker import Run, RunIdentity
+from ett.trainer import compile_ahead
+from ett.trainer.compile_ahead import CompiledStart, compile_dense
+from ett.trainer.compile_plan import FOLDER_VARIABLE, FetchedCode, compile_plan
+from ett.trainer.dense import compiled_logits
+from ett.trainer.job_recipe import build_recipe
+from ett.trainer.worker import run_worker
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "criteo.toml"
+SMALL = ("data.generate.rows=1500", "train.batch_size=128", "train.max_steps=4", "eval.enabled=false")
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the model's own function stand for what torch would make of it: a compilation takes a minute."""
+    monkeypatch.setattr(compiled_logits, "_compiled", lambda logits: logits)
+    monkeypatch.setenv(FOLDER_VARIABLE, "before")
+
+
+def live(folder: Path, *overrides: str) -> dict[str, Any]:
+    folder.mkdir()
+    sections = resolve(EXAMPLE, [*SMALL, *overrides]).sections
+    (folder / "recipe.json").write_text(json.dumps(sections))
+    run = Run(RunIdentity(job="j", attempt=1, job_dir=folder))
+    num_threads = torch.get_num_threads()
+    try:
+        assert run_worker(run, {"ETT_HOME": str(folder)}) == 0
+    finally:
+        torch.set_num_threads(num_threads)
+        run.unwatch_sigterm()
+        run.close()
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result
+
+
+def log_files(folder: Path) -> list[tuple[str, bytes]]:
+    return [(f"{p.parent.name}/{p.name}", p.read_bytes()) for p in sorted((folder / "events").rglob("r0-*.jsonl"))]
+
+
+def compile_events(folder: Path) -> list[tuple[object, object]]:
+    lines = [json.loads(line.partition(b"\t")[0]) for _, data in log_files(folder) for line in data.splitlines()]
+    return [(line["action"], line["result"]) for line in lines if line["ev"] == "compile"]
+
+
+def test_compiling_ahead_leaves_what_is_trained(tmp_path: Path) -> None:
+    assert live(tmp_path / "with", "compile.dense=true") == live(tmp_path / "without")
+    assert compile_events(tmp_path / "with") == [("fetch", "miss"), ("publish", "nothing_new")]
+    assert compile_events(tmp_path / "without") == []
+    (start,) = read_starts(log_files(tmp_path / "with"))
+    path = start_path(start)
+    assert path is not None
+    waited = {node.node.name: {start.nodes[i].name for i in node.waited_for} for node in path.nodes}
+    assert waited["compile"] == {"device_init", "compile_fetch"}
+    assert "compile" in waited["restore"]
+    assert os.environ[FOLDER_VARIABLE] == str(tmp_path / "with" / "compiled" / "r0")
+
+
+def test_without_the_cache_nothing_is_fetched(tmp_path: Path) -> None:
+    live(tmp_path / "j", "compile.dense=true", "compile.cache=false")
+    assert compile_events(tmp_path / "j") == []
+    assert os.environ[FOLDER_VARIABLE] == "before"
+
+
+@pytest.mark.parametrize(
+    "environ, is_hit, actions",
+    [
+        ({"RANK": "1", "LOCAL_RANK": "1"}, False, ["wait", "publish"]),
+        ({"RANK": "1", "LOCAL_RANK": "1"}, True, ["publish"]),
+        ({}, False, ["publish"]),
+    ],
+)
+def test_only_a_rank_that_has_nothing_waits_for_another(
+    environ: Mapping[str, str], is_hit: bool, actions: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def emit(ev: str, **fields: object) -> None:
+        said.append(str(fields["action"]))
+
+    monkeypatch.setattr(compile_ahead, "compile_dense", lambda *given: None)
+    parts = KeyParts(software={}, machine={}, code="", model={}, options={}, shapes=[])
+    cache = CompileCache(CompileConfig(wait_s=0.0), parts, tmp_path / "f", {"ETT_HOME": str(tmp_path)}, emit)
+    start = CompiledStart(build_recipe(resolve(EXAMPLE, SMALL).sections), environ)
+    start.compile(FetchedCode(cache, is_hit), 2, torch.device("cpu"))
+    start.close()
+    assert said == actions
+
+
+def test_a_compiler_that_is_missing_is_a_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: object) -> None:
+        raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found\nmore")
+
+    monkeypatch.setattr(compiled_logits, "_compiled", lambda logits: fails)
+    recipe = build_recipe(resolve(EXAMPLE, SMALL).sections)
+    num_threads = torch.get_num_threads()
+    with pytest.raises(ConfigError, match="No working C\\+\\+ compiler found;"):
+        compile_dense(recipe.trainer, compile_plan(recipe, 1), torch.device("cpu"))
+    torch.set_num_threads(num_threads)

@@ -1,0 +1,73 @@
+"""The dense part compiled before there is a batch: a stand-in of the model takes a step over zeros.
+
+It has the model's shapes and nothing else of it, so neither weights, gradients nor generators of the model are touched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+
+from ett.errors import ConfigError
+from ett.trainer.compile_plan import CompilePlan, FetchedCode, compile_plan, has_compiling_rank
+from ett.trainer.config import TrainerConfig
+from ett.trainer.dense.dlrm import Dlrm
+from ett.trainer.embedding.job_tables import JobTables
+from ett.trainer.embedding.table_outputs import SparseInputs
+from ett.trainer.job_recipe import JobRecipe
+
+PUBLISH_GRACE_S = 2.0  # of a job that ends while what it compiled is still being published
+
+
+class CompiledStart:
+    """One rank's compilation: with what the cache had, after another rank's, or from nothing."""
+
+    def __init__(self, recipe: JobRecipe, environ: Mapping[str, str]) -> None:
+        self._recipe, self._has_other = recipe, has_compiling_rank(recipe, environ)
+        self._publishing: threading.Thread | None = None
+
+    def compile(self, fetched: FetchedCode | None, world_size: int, device: torch.device) -> None:
+        """Compile; afterwards a thread publishes what was new.
+
+        Args: fetched: None: nothing is kept.
+        Raises: ConfigError: torch cannot compile.
+        """
+        if fetched is not None and not fetched.is_hit and self._has_other:
+            fetched.cache.wait()
+        compile_dense(self._recipe.trainer, compile_plan(self._recipe, world_size), device)
+        if fetched is not None:
+            self._publishing = threading.Thread(target=fetched.cache.publish, name="ett-compile-publish", daemon=True)
+            self._publishing.start()
+
+    def close(self) -> None:
+        """Give the publication the time that it may take of a job's end."""
+        if self._publishing is not None:
+            self._publishing.join(PUBLISH_GRACE_S)
+
+
+def compile_dense(config: TrainerConfig, plan: CompilePlan, device: torch.device) -> None:
+    """Compile forward and backward pass of a recipe's dense part, in this process.
+
+    Raises: ConfigError: torch cannot: there is no C++ compiler, say.
+    """
+    torch.set_num_threads(config.dense.threads)  # this thread's, which the code is made for
+    precision, seed = config.dense.precision, config.train.seed
+    model = Dlrm(config.model, cast(JobTables, plan), num_dense=plan.num_dense, seed=seed, precision=precision)
+    model = model.to(device)
+    model.compile_for(plan.num_examples)
+    dense = torch.zeros(plan.num_examples, plan.num_dense, device=device)
+    pooled = [
+        torch.zeros(plan.num_examples, len(names), dim, device=device, requires_grad=True) for dim, names in plan.pooled
+    ]
+    try:
+        logits = model(dense, SparseInputs(pooled, {}))
+        torch.autograd.grad(logits.sum(), [*pooled, *model.parameters()])
+    except RuntimeError as err:  # what torch's compilers raise are some
+        raise ConfigError(
+            f"compile.dense is true, and torch.compile fails: {str(err).strip().partition(chr(10))[0][:300]}",
+            expected="a C++ compiler (g++) on a CPU, Triton on a GPU",
+            do="install it, or --set compile.dense=false, which trains other bits",
+        ) from err
