@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from ett.checkpoint.store import open_store
-from ett.checkpoint.store_uri import is_local, local_path
 from ett.errors import EttError, Unreachable
 from ett.host_health import Finding
 from ett.os_failure import os_failure
 from ett.raised import raised_by
 from ett.recovery.config import RecoveryConfig
 from ett.recovery.health_limits import HealthLimits
+from ett.store_uri import is_local, local_path
 
 Check = Callable[[], None]
 ADDRESS = "127.0.0.1"  # where the ranks of a host meet (ett/one_host_rendezvous.py)
