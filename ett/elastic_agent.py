@@ -12,12 +12,14 @@ import signal
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import api
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
 
 from ett import worker
@@ -80,7 +82,8 @@ class SupervisedAgent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._check_stop_between_attempts()
         self._job.begin_attempt(os.environ)
-        ids: dict[int, Any] = super()._start_workers(worker_group)
+        with taking_spares(self._spares):
+            ids: dict[int, Any] = super()._start_workers(worker_group)
         pids = {self._rank(local_rank): pid for local_rank, pid in ids.items()}
         self._order, self._replacing = ExitOrder(pids), None
         self._job.watch(pids)
@@ -345,6 +348,23 @@ class SupervisedAgent(LocalElasticAgent):
 
     def _exit_order(self) -> list[int]:
         return [] if self._order is None else list(self._order.ended)
+
+
+@contextlib.contextmanager
+def taking_spares(spares: Spares) -> Iterator[None]:
+    """Let torch take spares for the ranks that it starts within, as far as they go."""
+    torch_agent: Any = api
+    start = torch_agent.get_subprocess_handler
+
+    def take_or_start(**given: Any) -> Any:
+        # A job's first attempt finds none.
+        return spares.take(given["env"], given["stdout"], given["stderr"]) or start(**given)
+
+    torch_agent.get_subprocess_handler = take_or_start
+    try:
+        yield
+    finally:
+        torch_agent.get_subprocess_handler = start
 
 
 class _AttemptLogs(LogsSpecs):

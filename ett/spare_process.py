@@ -7,6 +7,7 @@ nothing before, joins nothing and touches no device. `ett/spares.py` is the othe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -30,7 +31,7 @@ class Role:
         return cls(**json.loads(line))
 
     def take_on(self) -> None:
-        """Give this process the environment and the output of the rank."""
+        """Give this process the environment, the output and a name of the rank."""
         for name, value in self.environ.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -41,12 +42,23 @@ class Role:
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
             os.dup2(fd, stream.fileno())
             os.close(fd)
+        _name_process(rank_name(os.environ))
 
 
 def changed_environ(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
     """Return what makes an environment of `then` one of `now`."""
     gone = dict.fromkeys(set(then) - set(now))
     return gone | {name: value for name, value in now.items() if then.get(name) != value}
+
+
+def rank_name(environ: Mapping[str, str]) -> str:
+    """Return what `ps` calls a spare that has become a rank: /proc shows the environment that it was started with."""
+    return f"ett-a{environ.get('ETT_ATTEMPT', '')}r{environ.get('RANK', '')}"
+
+
+def _name_process(name: str) -> None:
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+        file.write(name)
 
 
 def read_role(fd: int) -> Role | None:
@@ -59,6 +71,7 @@ def read_role(fd: int) -> Role | None:
 def main(argv: list[str]) -> None:
     pipe = int(argv[1])
     os.set_inheritable(pipe, False)
+    _name_process("ett-spare")
     load(SEAMS["spare_imports"])()
     role = read_role(pipe)
     if role is None:

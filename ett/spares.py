@@ -1,4 +1,4 @@
-"""The supervisor's spare processes: each has imported torch and the trainer, waits, and becomes a rank that was lost.
+"""The supervisor's spare processes: each has imported torch and the trainer, waits, and becomes a rank, started anew.
 
 A spare is no rank: it holds no device, is in no record and in nobody's count. It ends with the supervisor (the kernel
 kills it, and its pipe ends) and with the job. Importing this is light.

@@ -161,9 +161,8 @@ class JobSupervisor:
 
     @property
     def num_spares(self) -> int:
-        """How many processes wait to be a lost rank: of a recipe alone, whose imports we know."""
-        takes_part = self.plan.kind == "recipe" and self.recovery.restart == "inprocess"
-        return self.recovery.spares if takes_part else 0
+        """How many processes wait to be a rank: of a recipe alone, whose imports we know."""
+        return self.recovery.spares if self.plan.kind == "recipe" else 0
 
     def look_at_host(self, *, is_thorough: bool) -> tuple[Finding, ...]:
         """Return what of this host is not as the next attempt needs it, and write that down."""

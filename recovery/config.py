@@ -18,8 +18,8 @@ class RecoveryConfig:
     # What is started anew after a failure: "attempt": every rank; "inprocess": only the rank that ended, where the
     # others run a function of `@ett.restartable`.
     restart: Literal["attempt", "inprocess"] = "attempt"
-    # With restart = "inprocess", of a recipe: processes that have imported torch and the trainer and wait to be a rank
-    # that is lost, for 200 MB of memory each (docs/recovery.md). 0: a lost rank imports anew.
+    # Of a recipe: processes that have imported torch and the trainer and wait to be a rank that is started anew, for
+    # 200 MB of memory each (docs/recovery.md). 0: each such rank imports anew.
     spares: int = 0
     # How a rank starts: steps beside each other where they need nothing of each other, or one after the other; of no
     # influence on any bit (docs/startup.md).

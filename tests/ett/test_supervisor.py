@@ -286,13 +286,9 @@ def test_a_chosen_step_holds_until_this_launch_has_a_commit_of_its_own(folder: J
     assert resumes == ["120", "120", "auto"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "restart", "expected"), [("recipe", "inprocess", 2), ("script", "inprocess", 0), ("recipe", "attempt", 0)]
-)
-def test_spares_wait_only_for_ranks_of_a_recipe_that_are_started_alone(
-    folder: JobFolder, kind: Any, restart: str, expected: int
-) -> None:
-    job = JobSupervisor(replace(PLAN, kind=kind, recovery={"restart": restart, "spares": 2}), folder, StopSignals())
+@pytest.mark.parametrize(("kind", "expected"), [("recipe", 2), ("script", 0)])
+def test_spares_wait_only_for_ranks_of_a_recipe(folder: JobFolder, kind: Any, expected: int) -> None:
+    job = JobSupervisor(replace(PLAN, kind=kind, recovery={"spares": 2}), folder, StopSignals())
     job.close()
     assert job.num_spares == expected
 

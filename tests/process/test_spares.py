@@ -7,11 +7,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from torch.distributed.elastic.multiprocessing.api import LogsDest, SubprocessContext
 from wait import wait_until
 
 from ett import spares
+from ett.elastic_agent import taking_spares
 from ett.guardian import stat_fields
 from ett.spares import Spare, Spares
 
@@ -126,6 +130,31 @@ def test_a_spare_ends_where_its_pipe_does(tmp_path: Path) -> None:
     spare._pipe.close()
     assert spare.proc.wait() == 7
     spare.end()
+
+
+def test_torch_takes_spares_for_the_ranks_of_a_new_attempt_as_far_as_they_go(pool: Pool, tmp_path: Path) -> None:
+    pool.tend(lambda: True)
+    (pid,) = pool.pids()
+    files = {rank: str(tmp_path / f"rank{rank}.log") for rank in (0, 1)}
+    logs = SimpleNamespace(
+        reify=lambda envs: LogsDest(
+            stdouts=files, stderrs=files, tee_stdouts={}, tee_stderrs={}, error_files=dict.fromkeys(files, "")
+        )
+    )
+    code = "import os; print(os.environ['RANK'], 'anew')"
+    context: Any = SubprocessContext(
+        "test",
+        sys.executable,
+        args=dict.fromkeys(files, ("-c", code)),
+        envs={rank: {"RANK": str(rank)} for rank in files},
+        logs_specs=logs,  # type: ignore[arg-type]
+    )
+    with taking_spares(pool):
+        context.start()
+    assert context.pids()[0] == pid
+    assert context.wait(60).is_failed() is False
+    assert [Path(file).read_text() for file in files.values()] == ["0 1 None\nsaid\n", "1 anew\n"]
+    assert not is_alive(pid)
 
 
 def test_a_spare_dies_with_its_supervisor(tmp_path: Path) -> None:

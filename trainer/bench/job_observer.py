@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +15,12 @@ POLL_S = 0.25
 def attempt_of_rank(environ: Mapping[bytes, bytes]) -> int | None:
     """Return the attempt of a rank that `ett launch` started; None: it is none."""
     return int(environ[b"ETT_ATTEMPT"]) if b"RANK" in environ else None
+
+
+def attempt_of_spare(name: bytes) -> int | None:
+    """Return the attempt of a spare that has become a rank, which it has only its name to say; None: it is none."""
+    found = re.fullmatch(rb"ett-a(\d+)r\d+", name)
+    return int(found[1]) if found else None
 
 
 @dataclass
@@ -55,12 +62,12 @@ class Observer:
                 with open(f"/proc/{pid}/environ", "rb") as file:
                     environ = dict(pair.partition(b"=")[::2] for pair in file.read().split(b"\0"))
                 with open(f"/proc/{pid}/stat", "rb") as file:
-                    state = file.read().rpartition(b")")[2].split()[0]
+                    name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
             except OSError:
                 continue
-            if environ.get(b"ETT_JOB_DIR") != os.fsencode(self.job_dir) or state == b"Z":
+            if environ.get(b"ETT_JOB_DIR") != os.fsencode(self.job_dir) or rest.split()[0] == b"Z":
                 continue
-            attempt = self.attempt_of(environ)
+            attempt = self.attempt_of(environ) or attempt_of_spare(name)
             if attempt is not None:
                 now_ns = time.monotonic_ns()
                 self.lives.setdefault(attempt, Life(now_ns, now_ns)).last_ns = now_ns

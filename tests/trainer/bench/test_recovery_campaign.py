@@ -13,8 +13,10 @@ from ett.event_schema import NS
 from ett.figures import load_targets
 from ett.recovery import FaultPlan
 from ett.recovery.fault import HOWS, KINDS
+from ett.spare_process import rank_name
 from ett.trainer.bench.campaign_job import Ended, same_facts
 from ett.trainer.bench.campaign_verdict import attempt_spans, compare_times, moments, wrong_bits, wrongs
+from ett.trainer.bench.job_observer import attempt_of_spare
 from ett.trainer.bench.recovery_campaign import WORKLOAD, Campaign, Findings, blind_spots, figures_of
 
 START_S = 1000
@@ -96,7 +98,11 @@ def test_the_quick_form_has_every_kind_and_every_way_to_hang() -> None:
 def test_a_lost_rank_is_timed_with_a_spare_and_without() -> None:
     cells = Campaign.read(WORKLOAD, Path(), "", quick=False).cells
     timed = [cell.restart for cell in cells if cell.begins_with_a_kill_at_a_step]
-    assert {way: timed.count(way) for way in ("spare", "inprocess")} == {"spare": 2, "inprocess": 1}
+    assert {way: timed.count(way) for way in ("attempt_spares", "spare", "inprocess")} == {
+        "attempt_spares": 1,
+        "spare": 2,
+        "inprocess": 1,
+    }
 
 
 def test_a_job_that_ended_well_has_nothing_wrong(ended: Ended) -> None:
@@ -150,17 +156,26 @@ def test_attempts_are_compared_in_the_hosts_own_time(ended: Ended) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "attempt"),
+    [(rank_name({"RANK": "12", "ETT_ATTEMPT": "10"}), 10), ("ett-spare", None), ("python", None)],
+)
+def test_an_observer_knows_spares_that_have_become_ranks(name: str, attempt: int | None) -> None:
+    assert attempt_of_spare(name.encode()) == attempt
+
+
 def test_the_figures_are_those_of_the_table() -> None:
     rows: list[dict[str, Any]] = [
         {"cell": "a", "wrong": [], "restart": "attempt", "detected_s": 0.2, "back_s": 6.0},
         {"cell": "b", "wrong": ["bits"], "restart": "spare", "detected_s": 0.1, "back_s": 0.9},
         {"cell": "d", "wrong": [], "restart": "inprocess", "detected_s": 0.1, "back_s": 4.9},
         {"cell": "c", "wrong": [], "restart": "attempt"},
+        {"cell": "e", "wrong": [], "restart": "attempt_spares", "detected_s": 0.3, "back_s": 3.0},
     ]
     figures = figures_of(Findings(rows=rows, imports_s=[3.0]), ["a lie"])
     assert {figure.name: figure.samples for figure in figures} == {
-        "dead_rank_detected_s": [0.2, 0.1, 0.1],
-        "process_restart_vs_import_torch": [2.0],
+        "dead_rank_detected_s": [0.2, 0.3, 0.1, 0.1],
+        "process_restart_vs_import_torch": [1.0],
         "inprocess_restart_s": [0.9],
         "campaign_wrong_results": [2],
     }
