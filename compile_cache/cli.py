@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +17,9 @@ from ett.compile_cache.pack_store import PackStore, Stored, open_pack_store
 from ett.compile_cache.signing_key import signing_key
 from ett.compile_cache.store_bound import key_of, surplus
 from ett.errors import CorruptState, NotFound
+from ett.recipe import resolve
+from ett.recipe_cli import site_file
+from ett.seams import SEAMS, load
 from ett.shown_text import say
 from ett.store_uri import check_uri
 
@@ -93,6 +97,31 @@ def verify_command(key: str, uri: str, key_file: str, as_json: bool) -> int:
     else:
         say("\n".join(f"{row['name']}  {_sentence(row)}" for row in rows) or f"nothing in {store.uri}")
     return CorruptState.exit_code if any(row["problem"] for row in rows) else 0
+
+
+@group.command("prewarm", short_help="Compile what a recipe's ranks would, and publish it.")
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--ranks", type=click.IntRange(min=1), help="Ranks of the job, over all hosts; else launch.nproc.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="As of `ett launch`; repeatable.")
+@click.option(
+    "--config", "site", type=click.Path(path_type=Path), help="Site file; else $ETT_CONFIG, $ETT_HOME/ett.toml."
+)
+@_as_json
+def prewarm_command(
+    *, recipe: Path, ranks: int | None, overrides: tuple[str, ...], site: Path | None, as_json: bool
+) -> None:
+    """Compile what the ranks of RECIPE would at their first start, on a host like theirs, and publish it.
+
+    Needs no data: nothing is compiled that the stores of the recipe have already.
+    """
+    sections = resolve(recipe, overrides, environ=os.environ, site=site_file(site)).sections
+    sections["data"]["path"] = ""  # it is not looked at
+    load(SEAMS["recipe_check"])(sections, os.getcwd())
+    done = load(SEAMS["compile_prewarm"])(sections, ranks or sections["launch"]["nproc"], os.environ)
+    if as_json:
+        _print_json("prewarm", done)
+        return
+    say(f"{done['key']}  {done['fetched']}, {done['published']} in {done['compile_s']:.1f} s")
 
 
 @group.command("gc", short_help="Remove the keys used longest ago, or packs that would be refused.")

@@ -15,7 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("ett.comparison_cli:command", "Say what made two jobs differ, in seconds and in points of ETT."),
     "compile-cache": (
         "ett.compile_cache.cli:group",
-        "List, verify and bound what torch.compile made.",
+        "List, verify, fill and bound what torch.compile made.",
     ),
     "config": ("ett.recipe_cli:group", "Show the resolved configuration and where each value came from."),
     "data": ("ett.trainer.data.cli:group", "Generate training data in a public format."),
@@ -45,6 +45,7 @@ SEAMS: dict[str, str] = {
     "restart_policy": "ett.recovery.restart_policy:decide",
     "commit_source": "ett.recovery.lineage:find_source",
     "migration": "ett.trainer.migration:plan_migration",
+    "compile_prewarm": "ett.trainer.prewarm:prewarm",
     "fault_plan": "ett.recovery.fault_plan:FaultPlan",
     "faults": "ett.recovery.armed_faults:arm",
 }
@@ -52,6 +53,7 @@ SEAMS: dict[str, str] = {
 BENCHES: dict[str, str] = {
     "accounting": "ett.bench_accounting:run",
     "checkpoint": "ett.trainer.bench.bench_policies:run",
+    "compile": "ett.trainer.bench.bench_compile:run",
     "core": "ett.trainer.bench.bench_core:run",
     "ett": "ett.trainer.bench.bench_ett:run",
     "faults": "ett.checkpoint.bench.bench_faults:run",

@@ -12,6 +12,7 @@ from uuid import uuid4
 import fsspec
 import pytest
 
+from ett.checkpoint.bench.folder_bucket import folder_bucket
 from ett.compile_cache.cache import CompileCache
 from ett.compile_cache.cache_folder import read_files, write_files
 from ett.compile_cache.config import CompileConfig
@@ -42,7 +43,7 @@ class Host:
     def process(self, compiled: dict[str, bytes] | None = None, parts: KeyParts = PARTS) -> CompileCache:
         folder = self.home / f"process-{uuid4().hex}"
         write_files(folder, compiled or {})
-        return CompileCache(self.config, parts, folder, {"ETT_HOME": str(self.home)}, self._emit)
+        return CompileCache(self.config, parts, folder, {**os.environ, "ETT_HOME": str(self.home)}, self._emit)
 
     def _emit(self, ev: str, **fields: object) -> None:
         self.events.append({"ev": ev, **fields})
@@ -196,6 +197,25 @@ def test_other_hosts_begin_with_what_one_has_compiled(tmp_path: Path, bucket: st
     assert unpacked(warm) == graph("a")
     assert second.packs == [f"{KEY}/0000.pack"]  # kept for the next start
     assert second.process().fetch().source == str(second.home / "compile-cache")
+
+
+def test_packs_of_a_bucket_are_read_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETT_COMPILE_CACHE_KEY", "the key of all hosts")
+    first = Host(tmp_path / "first")
+    first.process(graph("a")).publish()
+    with folder_bucket(first.home) as port:
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "k",
+            "AWS_SECRET_ACCESS_KEY": "s",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        second = Host(tmp_path / "second", CompileConfig(uri="s3://bench/compile-cache"))
+        warm = second.process()
+        assert warm.fetch().source == "s3://bench/compile-cache"
+        assert unpacked(warm) == graph("a")
+        assert second.process(parts=replace(PARTS, code="d")).fetch().result == "miss"
 
 
 def test_a_store_that_is_down_leaves_what_lies_here(host: Host, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

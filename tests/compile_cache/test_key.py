@@ -108,6 +108,7 @@ def test_variables_that_change_no_code_are_none() -> None:
         "TRITON_CACHE_DIR": "/b",
         "TORCHINDUCTOR_COMPILE_THREADS": "4",
         "TORCH_COMPILE_DEBUG": "1",
+        "OMP_NUM_THREADS": "1",
         "ETT_JOB": "ads-1",
         "HOME": "/root",
     }

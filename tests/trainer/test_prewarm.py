@@ -1,0 +1,69 @@
+"""`ett compile-cache prewarm RECIPE`: the ranks of a job find what it compiled, under the key that they ask for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from ett.cli import cli
+from ett.compile_cache.cache_folder import write_files
+from ett.errors import ConfigError, Unreachable
+from ett.recipe import resolve
+from ett.tracker import Run, RunIdentity
+from ett.trainer import prewarm as prewarming
+from ett.trainer.compile_plan import FOLDER_VARIABLE, fetch_compiled
+from ett.trainer.job_recipe import build_recipe
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "criteo.toml"
+FILES = {f"fxgraph/p5/{'a' * 52}/{'0' * 52}": b"graph"}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have a home, and files stand for what torch compiles there."""
+
+    def compiles(config: object, plan: object, device: torch.device) -> None:
+        import os
+
+        write_files(Path(os.environ[FOLDER_VARIABLE]), FILES)
+
+    monkeypatch.setattr(prewarming, "compile_dense", compiles)
+    monkeypatch.setenv(FOLDER_VARIABLE, "before")
+    monkeypatch.setenv("ETT_HOME", str(tmp_path))
+    return tmp_path
+
+
+def prewarm(*args: str) -> Result:
+    command = ["compile-cache", "prewarm", str(EXAMPLE), "--set", "compile.dense=true", *args]
+    return CliRunner().invoke(cli, command, standalone_mode=False)
+
+
+def test_ranks_find_what_was_compiled_for_them(home: Path) -> None:
+    done = prewarm("--ranks", "2", "--set", "data.path=/not/here", "--json")
+    assert done.exception is None
+    data = json.loads(done.output)["data"]
+    assert (data["fetched"], data["published"]) == ("miss", "published")
+    run = Run(RunIdentity(job="j", attempt=1, rank=1, world_size=2, job_dir=home / "j"))
+    recipe = build_recipe(resolve(EXAMPLE, ["compile.dense=true"]).sections)
+    environ = {"ETT_HOME": str(home), "OMP_NUM_THREADS": "1"}  # as TorchElastic sets it
+    fetched = fetch_compiled(run, recipe, environ)
+    run.close()
+    assert (fetched.is_hit, fetched.cache.key) == (True, data["key"])
+
+
+def test_what_is_there_is_not_compiled_again(home: Path) -> None:
+    prewarm()
+    assert "hit" in prewarm().output
+
+
+def test_a_recipe_that_compiles_nothing_is_refused(home: Path) -> None:
+    assert isinstance(prewarm("--set", "compile.dense=false").exception, ConfigError)
+
+
+def test_what_cannot_be_published_is_an_error(home: Path) -> None:
+    (home / "compile-cache").write_text("a file, where the folder should be")
+    assert isinstance(prewarm().exception, Unreachable)
