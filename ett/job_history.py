@@ -186,6 +186,8 @@ def _facts(record: Record, has_new_commit: bool) -> AttemptFacts:
         is_unkillable=bool(record.data.get("unkillable")),
         local_rank=record.data.get("local_rank"),
         shrinks_to=record.data.get("shrinks_to"),
+        pid=int(record.data.get("worker_pid", 0)),
+        has_stepped=record.data.get("has_stepped") is True,
         has_new_commit=has_new_commit,
     )
 

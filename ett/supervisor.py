@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ett.clock import Clock, SystemClock
@@ -38,10 +39,29 @@ from ett.section import build_section
 from ett.shown_text import shown
 from ett.stop_signals import NOTICE_CODES, StopSignals
 from ett.worker_sessions import GuardianPipe, end_old_workers
-from ett.world import Places, World
+from ett.world import Places, World, places_after
 
 POLICY_VERSION = 1
 HEARTBEAT_INTERVAL_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _FailedStart:
+    """What a rank's failure says of its place; `pid` and what follows it only where the world may shrink."""
+
+    place: int
+    pid: int = 0
+    has_stepped: bool = False
+    smaller: World | None = None
+
+    @property
+    def shrinks_to(self) -> int | None:
+        return None if self.smaller is None else self.smaller.size
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a record of the failure says of it."""
+        known = {"worker_pid": self.pid, "has_stepped": self.has_stepped} if self.pid else {}
+        return known | {"local_rank": self.place, "shrinks_to": self.shrinks_to}
 
 
 class JobSupervisor:
@@ -53,9 +73,8 @@ class JobSupervisor:
         self.recovery: RecoverySettings = build_section(recovery_config(), plan.recovery, "recovery")
         self._policy: RestartPolicy = load(SEAMS["restart_policy"])
         self.attempt = self.first_attempt = self.generation = 0
-        self._places = Places(plan.nproc, plan.fewest)
+        self._places = self._places_after(())
         self.world = self.first_world = self._places.whole  # of the newest generation, and of the attempt's first one
-        self._smaller_worlds: dict[tuple[int, int], World | None] = {}  # what follows a process's end: judged once
         self._writer = self._open_writer()
         self._rings = RingDrain(folder.path)
         self._guardian = GuardianPipe(folder)
@@ -210,7 +229,7 @@ class JobSupervisor:
         """
         gone = self._first_to_fail(exits, order)
         lines, tail = self._last_words(gone)
-        place, smaller = self._local_rank(gone), self._smaller_world(gone)
+        start = self._failed_start(gone)
         self._emit_end(
             "failed",
             gone,
@@ -221,17 +240,15 @@ class JobSupervisor:
             idle_s=None if gone.hang is None else round(gone.hang.idle_s, 3),
             stacks=None if gone.hang is None else list(gone.hang.stacks)[:32],
             unkillable=list(unkillable) or None,
-            local_rank=place,
-            shrinks_to=None if smaller is None else smaller.size,
             log_tail=tail or None,
             final=self._is_final(gone) or None,
+            **start.fields(),
         )
         history = self._replay()
         if not history.ended:
             raise self.folder.gone()
-        decision = self._policy(history.since(self.first_attempt), self.recovery)
-        if smaller is not None and decision.restart:
-            self._places.leave_out(place)
+        lives = history.since(self.first_attempt)
+        decision, self._places = self._policy(lives, self.recovery), self._places_after(lives)
         self._emit_decision(decision, self.next_world)
         path = str(self.folder.path / tail) if tail else ""
         return Outcome(status="failed", failure=gone, decision=decision, cause=stated_cause(lines), log_tail=path)
@@ -247,21 +264,19 @@ class JobSupervisor:
         gone = self._first_to_fail(exits, order)
         lines, tail = self._last_words(gone)
         now_s, said = self._clock.wall_ns() / 1e9, signature(gone, lines)
-        place, smaller = self._local_rank(gone), self._smaller_world(gone)
-        shrinks_to = None if smaller is None else smaller.size
+        start = self._failed_start(gone)
         self._emit(
             "fault",
             att=self.attempt,
             rank=gone.rank,
             ranks=[other.rank for other in exits],
-            local_rank=place,
-            shrinks_to=shrinks_to,
             exit_code=gone.exit_code,
             signal=gone.signal,
             signature=said,
             cause=self._cause(gone, lines) or None,
             final=self._is_final(gone) or None,
             log_tail=tail or None,
+            **start.fields(),
             **{"class": classify(gone)},
         )
         for other in exits:
@@ -276,14 +291,16 @@ class JobSupervisor:
             failure_class=classify(gone),
             signature=said,
             is_final=self._is_final(gone),
-            local_rank=place,
-            shrinks_to=shrinks_to,
+            local_rank=start.place,
+            shrinks_to=start.shrinks_to,
+            pid=start.pid,
+            has_stepped=start.has_stepped,
             has_new_commit=(self.attempt, self.generation) in history.fruitful,
         )
-        decision = self._policy((*history.since(self.first_attempt), facts), self.recovery)
+        lives = (*history.since(self.first_attempt), facts)
+        decision, smaller = self._policy(lives, self.recovery), start.smaller
         if decision.restart:
-            if smaller is not None:
-                self._places.leave_out(place)
+            self._places = self._places_after(lives)
             self._emit_decision(decision, smaller or self.world, scope="inprocess")
         return Outcome(status="failed", failure=gone, decision=decision, cause=stated_cause(lines), world=smaller)
 
@@ -430,18 +447,24 @@ class JobSupervisor:
     def _local_rank(self, gone: RankExit) -> int:
         return self.world.places[gone.rank] if gone.local_rank is None else gone.local_rank
 
-    def _smaller_world(self, gone: RankExit) -> World | None:
-        """Return the world to go on with where the rank's place failed at every start; None: the same one."""
+    def _failed_start(self, gone: RankExit) -> _FailedStart:
+        """Return what the failure says of the rank's place; where it may not be left out, which place that is."""
+        place = self._local_rank(gone)
         if not self.may_shrink:
-            return None
+            return _FailedStart(place=place)
         pid = gone.pid or self._workers[gone.rank].pid
-        key = (self.attempt, pid)
-        if key not in self._smaller_worlds:
-            self._rings.flush()
-            is_step_known = has_stepped(self.folder.events, self.attempt, pid)
-            place, world = self._local_rank(gone), self.world
-            self._smaller_worlds[key] = self._places.note_failure(place, world, has_stepped=is_step_known)
-        return self._smaller_worlds[key]
+        lives = self._replay().since(self.first_attempt)
+        told = next((facts for facts in lives if (facts.attempt, facts.pid) == (self.attempt, pid)), None)
+        if told is not None:  # its ranks could not live on after all
+            left = self.world.without(place)
+            smaller = None if told.shrinks_to is None else left
+            return _FailedStart(place=place, pid=pid, has_stepped=told.has_stepped, smaller=smaller)
+        is_step_known = has_stepped(self.folder.events, self.attempt, pid)
+        smaller = None if is_step_known else self._places_after(lives).smaller_world(place, self.world)
+        return _FailedStart(place=place, pid=pid, has_stepped=is_step_known, smaller=smaller)
+
+    def _places_after(self, lives: Sequence[AttemptFacts]) -> Places:
+        return places_after(lives, num_places=self.plan.nproc, fewest=self.plan.fewest)
 
     def _replay(self) -> JobHistory:
         self._rings.flush()

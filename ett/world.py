@@ -5,8 +5,10 @@ A place is what torchrun calls the local rank: it names a device, and stays a pr
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ett.restart import AttemptFacts
 
 # Once may be chance (the port, the memory of the one that died), a second time the device or its host's memory is bad.
 FAILED_STARTS = 2
@@ -40,41 +42,51 @@ class World:
         }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """The places of a host over a launch: which of them failed at the start of a rank, and are left out.
+    """The places of a host as a launch has found them: which failed at the start of a rank, and are left out."""
 
-    Args:
-        num_places: with all of them a launch begins.
-        fewest: ranks that the job may go on with.
-    """
-
-    def __init__(self, num_places: int, fewest: int) -> None:
-        self._num_places, self._fewest = num_places, fewest
-        self._failed_starts: Counter[int] = Counter()
-        self._left_out: set[int] = set()
+    num_places: int  # with all of them a launch begins
+    fewest: int  # ranks that the job may go on with
+    failed_starts: tuple[int, ...] = ()  # places, one for each start that failed since the job last made a step
+    left_out: frozenset[int] = frozenset()
 
     @property
     def may_shrink(self) -> bool:
-        return self._fewest < self._num_places
+        return self.fewest < self.num_places
 
     @property
     def whole(self) -> World:
         """The world of a new attempt: all places, but for those that were left out since the job last made a step."""
-        return World(tuple(place for place in range(self._num_places) if place not in self._left_out))
+        return World(tuple(place for place in range(self.num_places) if place not in self.left_out))
 
-    def note_failure(self, place: int, world: World, *, has_stepped: bool) -> World | None:
-        """Return the smaller world to go on with; None: with the same one, or with all places.
-
-        Args:
-            has_stepped: the process that failed had made a step.
-        """
-        if has_stepped:
-            self._failed_starts.clear()
-            self._left_out.clear()
-            return None
-        self._failed_starts[place] += 1
-        is_given_up = self._failed_starts[place] >= FAILED_STARTS and world.size > self._fewest
+    def smaller_world(self, place: int, world: World) -> World | None:
+        """Return the world to go on with after another rank at `place` failed before its first step; None: the same."""
+        is_given_up = self.failed_starts.count(place) + 1 >= FAILED_STARTS and world.size > self.fewest
         return world.without(place) if is_given_up else None
 
-    def leave_out(self, place: int) -> None:
-        self._left_out.add(place)
+    def after(self, failure: AttemptFacts) -> Places:
+        """Return what is known of the places once a rank has failed and the job has gone on.
+
+        Where it had made a step all of them may be well again: the next attempt begins with all.
+        """
+        assert failure.local_rank is not None
+        if failure.has_stepped:
+            return Places(num_places=self.num_places, fewest=self.fewest)
+        left_out = self.left_out if failure.shrinks_to is None else self.left_out | {failure.local_rank}
+        return replace(self, failed_starts=(*self.failed_starts, failure.local_rank), left_out=left_out)
+
+
+def places_after(lives: Iterable[AttemptFacts], *, num_places: int, fewest: int) -> Places:
+    """Return what a launch knows of its places: a pure function of its log.
+
+    Args: lives: as the log tells them, in order; of one process that failed there may be two, and it failed once.
+    """
+    places = Places(num_places=num_places, fewest=fewest)
+    seen: set[tuple[int, int]] = set()
+    for facts in lives:
+        is_told = facts.pid and facts.local_rank is not None
+        if is_told and facts.reason == "failed" and (facts.attempt, facts.pid) not in seen:
+            seen.add((facts.attempt, facts.pid))
+            places = places.after(facts)
+    return places

@@ -24,6 +24,7 @@ from ett.outcome import Outcome
 from ett.stop_signals import StopSignals
 from ett.supervisor import JobSupervisor
 from ett.tracker import Run, RunIdentity
+from ett.world import World, places_after
 
 PLAN = LaunchPlan(kind="script", target="train.py", cwd="/", nproc=2, team="ads", recovery={"max_restarts": 2})
 NO_PROCESS = 2**22 + 1  # above the largest pid of Linux
@@ -291,6 +292,56 @@ def test_spares_wait_only_for_ranks_of_a_recipe(folder: JobFolder, kind: Any, ex
     job = JobSupervisor(replace(PLAN, kind=kind, recovery={"spares": 2}), folder, StopSignals())
     job.close()
     assert job.num_spares == expected
+
+
+@pytest.fixture
+def shrinking(folder: JobFolder) -> Iterator[JobSupervisor]:
+    plan = replace(PLAN, nproc=3, nproc_min=1, recovery={"max_restarts": 9, "restart": "inprocess"})
+    supervisor = JobSupervisor(plan, folder, StopSignals())
+    supervisor.open(read_history(folder.events))
+    yield supervisor
+    supervisor.close()
+
+
+def gone(pid: int, *, place: int = 1) -> list[RankExit]:
+    return [RankExit(rank=place, code=-9, local_rank=place, pid=NO_PROCESS + pid)]
+
+
+def test_a_place_that_fails_at_two_starts_is_left_out_of_the_next_attempt_as_the_log_says(
+    shrinking: JobSupervisor, folder: JobFolder
+) -> None:
+    job = shrinking
+    worlds = []
+    for pid, place in ((1, 1), (2, 1), (3, 0)):
+        begin(job)
+        outcome = job.fail_attempt(gone(pid, place=place), order=[])
+        worlds.append((job.next_world.places, outcome.decision and outcome.decision.rule))
+    assert worlds == [((0, 1, 2), "restart"), ((0, 2), "shrink"), ((0, 2), "restart")]
+    assert job.next_world == places_after(read_history(folder.events).since(1), num_places=3, fewest=1).whole
+
+
+def test_a_rank_that_failed_is_judged_once_though_its_attempt_ends_as_well(shrinking: JobSupervisor) -> None:
+    job = shrinking
+    begin(job)
+    job.watch({rank: NO_PROCESS + rank for rank in range(3)})
+    assert job.lose_ranks(gone(1), order=[]).world is None
+    job.begin_generation(1, job.world)
+    job.watch_replacement(1, NO_PROCESS + 2, is_spare=False)
+    assert job.lose_ranks(gone(2), order=[]).world == World((0, 2))
+    job.begin_generation(2, World((0, 2)))
+    job.fail_attempt(gone(2), order=[])  # the ranks that lived on did not come
+    assert job.next_world == World((0, 2))
+
+
+def test_all_places_are_tried_again_once_a_rank_that_failed_had_made_a_step(shrinking: JobSupervisor) -> None:
+    job = shrinking
+    for pid in (1, 2):
+        begin(job)
+        job.fail_attempt(gone(pid), order=[])
+    assert job.next_world == World((0, 2))
+    train(begin(job), until=1, saves=0)
+    job.fail_attempt([RankExit(rank=0, code=-9, local_rank=0, pid=os.getpid())], order=[])
+    assert job.next_world == World((0, 1, 2))
 
 
 def test_a_job_trains_once_every_rank_has_made_a_step(job: JobSupervisor, folder: JobFolder) -> None:
