@@ -27,6 +27,14 @@ def job(tmp_path: Path) -> Iterator[LaunchedJob]:
 
 
 @pytest.fixture
+def cold_job(tmp_path: Path) -> Iterator[LaunchedJob]:
+    """A job as `job`, whose launches are the command itself."""
+    launched = LaunchedJob(tmp_path, is_warm=False)
+    yield launched
+    launched.end()
+
+
+@pytest.fixture
 def new_job(tmp_path: Path) -> Iterator[NewJob]:
     """Return a function that gives one more job in a folder of its own, for a test that may take several."""
     made: list[LaunchedJob] = []

@@ -6,11 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from wait import LONGEST_S
+from warm_python import WarmProcess, start_warm
 
 from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.local_store import LocalStore
@@ -24,37 +25,42 @@ from ett.ring_folder import ring_folder
 
 PROGRAMS = Path(__file__).parent / "programs"
 NAME = "j"
+Started = subprocess.Popen[bytes] | WarmProcess
 
 
 class LaunchedJob:
     """`ett launch --job j …` under `folder`; output lands in `folder`/out and /err."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, is_warm: bool = True) -> None:
+        """Args: is_warm: fork launches from a Python that has imported what they import: 2 s of a processor each."""
+        self.folder, self._is_warm = folder, is_warm
         self.job_dir = folder / ".ett" / "jobs" / NAME
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[Started] = []
 
-    def start(self, *args: str, **environ: str) -> subprocess.Popen[bytes]:
-        return self.start_ett("launch", "--job", NAME, *args, **environ)
+    def start(self, *args: str, **environ: str) -> Started:
+        return self._start(self._is_warm, "-m", "ett", "launch", "--job", NAME, *args, **environ)
 
-    def start_ett(self, *args: str, **environ: str) -> subprocess.Popen[bytes]:
-        return self.start_program("-m", "ett", *args, **environ)
+    def start_ett(self, *args: str, **environ: str) -> Started:
+        return self._start(False, "-m", "ett", *args, **environ)
 
-    def start_program(self, *args: str, **environ: str) -> subprocess.Popen[bytes]:
-        """Start Python with these arguments."""
-        command = [sys.executable, *args]
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("ETT_")}
+    def start_program(self, *args: str, **environ: str) -> Started:
+        """Start Python with these arguments: a program that launches."""
+        return self._start(self._is_warm, *args, **environ)
+
+    def _start(self, is_warm: bool, *args: str, **environ: str) -> Started:
+        env = {key: value for key, value in os.environ.items() if not key.startswith("ETT_")}
+        env |= {"OMP_NUM_THREADS": "1"} | environ
+        self._started.append(self._start_warm(args, env) if is_warm else self._start_cold(args, env))
+        return self._started[-1]
+
+    def _start_warm(self, args: Sequence[str], env: dict[str, str]) -> WarmProcess:
+        return start_warm(list(args), env, self.folder, self.folder / "out", self.folder / "err")
+
+    def _start_cold(self, args: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
         with (self.folder / "out").open("ab") as out, (self.folder / "err").open("ab") as err:
-            supervisor = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                stdout=out,
-                stderr=err,
-                stdin=subprocess.DEVNULL,
-                env=clean | {"OMP_NUM_THREADS": "1"} | environ,
+            return subprocess.Popen(
+                [sys.executable, *args], cwd=self.folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=env
             )
-        self._started.append(supervisor)
-        return supervisor
 
     def run(self, *args: str, **environ: str) -> int:
         """Return the exit code."""

@@ -8,53 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from wait import LONGEST_S
-
-WORLD = Path(__file__).parents[1] / "checkpoint"
-RANK = """
-import sys
-from pathlib import Path
-
-import torch.distributed as dist
-
-sys.path.insert(0, sys.argv[1])
-from checkpoint_world import Rank, holds
-from ett.checkpoint.ranks import current_ranks
-
-folder, store, rank, world_size, expected, seed = Path(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:8])
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
-me = Rank(folder, current_ranks())
-position = me.checkpointer.restore()
-assert (position.step if position else 0) == expected, position
-if expected:
-    digest = me.checkpointer.save(expected + 100, 0).digest
-else:
-    me.fill(seed)
-    digest = me.checkpointer.save(seed, seed * 10).digest
-if rank == 0:
-    print(digest)
-me.checkpointer.close()
-dist.destroy_process_group()
-"""
+from gloo_ranks import run_ranks_well
 
 
 def run_world(folder: Path, store: Path, world_size: int, expected: int, seed: int = 0) -> str:
     """Run a world of processes that restores `expected` and saves; return the digest of what it saved."""
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(WORLD), str(folder), str(store)]
-            + [str(number) for number in (rank, world_size, expected, seed)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environ,
-        )
-        for rank in range(world_size)
-    ]
-    outputs = [rank.communicate(timeout=LONGEST_S) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * world_size, outputs
-    return outputs[0][0].strip()
+    return run_ranks_well("checkpoint_ranks.py", world_size, store, folder, expected, seed)[0].strip()
 
 
 @pytest.mark.process

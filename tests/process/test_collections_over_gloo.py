@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gloo_ranks import RANKS, run_ranks_well
 from wait import LONGEST_S
 
 pytestmark = pytest.mark.process
-RANKS = Path(__file__).parent / "ranks"
 
 
 def start(script: str, world_size: int, folder: Path) -> list[subprocess.Popen[str]]:
@@ -31,10 +31,7 @@ def start(script: str, world_size: int, folder: Path) -> list[subprocess.Popen[s
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_ranks_train_what_one_does_over_gloo_and_through_host_memory(tmp_path: Path, world_size: int) -> None:
-    ranks = start("collections_over_gloo.py", world_size, tmp_path)
-    for rank in ranks:
-        rank.communicate(timeout=LONGEST_S)
-    assert [rank.returncode for rank in ranks] == [0] * world_size
+    run_ranks_well("collections_over_gloo.py", world_size, tmp_path / "store", tmp_path)
     alone = dict(np.load(tmp_path / "alone.npz"))
     for rank in range(world_size):
         gloo, host = (dict(np.load(tmp_path / f"{name}{rank}.npz")) for name in ("gloo", "host"))

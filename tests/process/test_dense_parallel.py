@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from wait import LONGEST_S
+from gloo_ranks import run_ranks_well
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
-RANK = Path(__file__).parent / "ranks" / "dense_over_gloo.py"
 
 
 def trained(world_size: int, folder: Path) -> None:
     """Run the ranks; they write what each way has trained."""
-    command, environ = [sys.executable, str(RANK)], os.environ | {"OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(world_size), str(folder / "store"), str(folder)], env=environ)
-        for rank in range(world_size)
-    ]
-    assert [rank.wait(timeout=LONGEST_S) for rank in ranks] == [0] * world_size
+    run_ranks_well("dense_over_gloo.py", world_size, folder / "store", folder)
 
 
 def found(folder: Path, name: str) -> dict[str, np.ndarray]:

@@ -1,27 +1,17 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from wait import LONGEST_S
+from gloo_ranks import run_ranks_well
 
 pytestmark = pytest.mark.process
-RANK_SCRIPT = Path(__file__).parent / "ranks" / "exchange_over_gloo.py"
 
 
 def run_ranks(world_size: int, folder: Path) -> list[dict[str, np.ndarray]]:
     folder.mkdir()
-    command = [sys.executable, str(RANK_SCRIPT)]
-    environ = os.environ | {"OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(world_size), str(folder / "store"), str(folder)], env=environ)
-        for rank in range(world_size)
-    ]
-    assert [rank.wait(timeout=LONGEST_S) for rank in ranks] == [0] * world_size
+    run_ranks_well("exchange_over_gloo.py", world_size, folder / "store", folder)
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(world_size)]
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from launched_job import NAME, PROGRAMS, LaunchedJob
+from launched_job import NAME, PROGRAMS, LaunchedJob, Started
 from wait import LONGEST_S, wait_until
 
 from ett.accounting import JobAccount, account
@@ -70,7 +69,7 @@ class Scene:
         self.job, self.phase = job, phase
         self.arguments = ("--max-restarts", "1", str(PROGRAMS / "phases.py"), phase, str(job.folder))
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> Started:
         return self.job.start_program(
             str(PROGRAMS / "launcher_that_exits.py"),
             "launch",

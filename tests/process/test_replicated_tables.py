@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from gloo_ranks import run_ranks_well
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
-RANK = Path(__file__).parent / "ranks" / "replicated_tables.py"
 
 
 def run_world(folder: Path, world_size: int, last: int, kind: str) -> list[str]:
     """Run a world from its newest checkpoint to a step; return what each rank printed."""
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = [str(world_size), str(folder.parent / f"store-{folder.name}-{last}"), str(folder), str(last), kind]
-    ranks = [
-        subprocess.Popen([sys.executable, str(RANK), str(rank), *words], stdout=subprocess.PIPE, text=True, env=environ)
-        for rank in range(world_size)
-    ]
-    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * world_size
-    return outputs
+    store = folder.parent / f"store-{folder.name}-{last}"
+    return run_ranks_well("replicated_tables.py", world_size, store, folder, last, kind)
 
 
 @pytest.mark.parametrize("kind", ["SparseAdam", "Adagrad"])

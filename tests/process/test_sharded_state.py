@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from wait import LONGEST_S
+from gloo_ranks import RANKS, run_ranks, run_ranks_well
 
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
@@ -19,32 +16,13 @@ from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.verify import damage
 
 pytestmark = pytest.mark.process
-RANK = Path(__file__).parent / "ranks" / "sharded_state.py"
-
-
-def run_ranks(folder: Path, world_size: int, last: int, *words: str) -> list[tuple[int, str, str]]:
-    """Run a world from its newest checkpoint to a step; return each rank's exit code, stdout and stderr."""
-    command, environ = [sys.executable, str(RANK)], {**os.environ, "OMP_NUM_THREADS": "1"}
-    store = folder.parent / f"store-{folder.name}-{world_size}-{last}"
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(world_size), str(store), str(folder), str(last), *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environ,
-        )
-        for rank in range(world_size)
-    ]
-    outputs = [rank.communicate(timeout=LONGEST_S) for rank in ranks]
-    return [(rank.returncode, *output) for rank, output in zip(ranks, outputs, strict=True)]
+PROGRAM = "sharded_state.py"
 
 
 def run_world(folder: Path, world_size: int, last: int) -> tuple[int, str]:
-    """Run a world as `run_ranks` does; return where it began, and the digest of what it saved."""
-    ended = run_ranks(folder, world_size, last)
-    assert [code for code, _, _ in ended] == [0] * world_size, ended
-    began, digest = ended[0][1].split()
+    """Run a world from its newest checkpoint to a step; return where it began, and the digest of what it saved."""
+    store = folder.parent / f"store-{folder.name}-{world_size}-{last}"
+    began, digest = run_ranks_well(PROGRAM, world_size, store, folder, last)[0].split()
     return int(began), digest
 
 
@@ -60,7 +38,7 @@ def newest(folder: Path) -> Commit:
 
 def trained_alone(last: int) -> dict[str, bytes]:
     """Return the state that a process has that was never sharded and never saved."""
-    spec = importlib.util.spec_from_file_location("sharded_state", RANK)
+    spec = importlib.util.spec_from_file_location("sharded_state", RANKS / PROGRAM)
     assert spec is not None and spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
@@ -88,7 +66,7 @@ def test_sharded_state_goes_to_any_number_of_ranks_bit_for_bit(tmp_path: Path) -
 
 def test_a_rank_that_dies_while_parts_are_written_is_a_lost_peer_to_the_other(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    ended = run_ranks(folder, 2, 2, "lose-a-peer")
-    assert [code for code, _, _ in ended] == [7, 9], ended
-    assert "another rank ended" in ended[0][1]
+    ended = run_ranks(PROGRAM, 2, tmp_path / "store", folder, 2, "lose-a-peer")
+    assert [rank.code for rank in ended] == [7, 9], ended
+    assert "another rank ended" in ended[0].out
     assert newest(folder).is_fresh

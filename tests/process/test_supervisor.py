@@ -1,4 +1,4 @@
-"""What a user of `ett launch` sees: real processes, real signals."""
+"""What a user of `ett launch` sees: real processes, real signals. Those of `cold_job` start the command itself."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.process
 STEPS, PARENT = str(PROGRAMS / "steps.py"), str(PROGRAMS / "parent.py")
 
 
-def test_a_script_for_torchrun_runs_as_it_does_there(job: LaunchedJob) -> None:
+def test_a_script_for_torchrun_runs_as_it_does_there(cold_job: LaunchedJob) -> None:
     script = str(PROGRAMS / "all_reduce.py")
-    assert job.run("--nproc", "2", script, "--flag", "${local_rank}", "a b") == 0
+    assert cold_job.run("--nproc", "2", script, "--flag", "${local_rank}", "a b") == 0
     for rank in (0, 1):
-        assert f"[rank{rank}] rank {rank}/2 local {rank} sum 3" in job.out
-    assert f"argv ['{script}', '--flag', '${{local_rank}}', 'a b'] path {PROGRAMS} main __main__" in job.out
+        assert f"[rank{rank}] rank {rank}/2 local {rank} sum 3" in cold_job.out
+    assert f"argv ['{script}', '--flag', '${{local_rank}}', 'a b'] path {PROGRAMS} main __main__" in cold_job.out
 
 
 @pytest.mark.parametrize(
@@ -46,22 +46,22 @@ def test_the_exit_code_is_that_of_the_rank_that_failed_first(job: LaunchedJob) -
     assert job.ends()[0]["first_failing_rank"] == 1
 
 
-def test_a_users_traceback_shows_none_of_our_frames(job: LaunchedJob) -> None:
-    (job.folder / "bad.py").write_text("def f():\n    return 1 / 0\n\n\nf()\n")
-    assert job.run("bad.py") == 1
-    trace = job.err[job.err.index("Traceback") : job.err.index("ZeroDivisionError")]
+def test_a_users_traceback_shows_none_of_our_frames(cold_job: LaunchedJob) -> None:
+    (cold_job.folder / "bad.py").write_text("def f():\n    return 1 / 0\n\n\nf()\n")
+    assert cold_job.run("bad.py") == 1
+    trace = cold_job.err[cold_job.err.index("Traceback") : cold_job.err.index("ZeroDivisionError")]
     assert trace.count("File ") == 2
-    assert "ett" not in trace.replace(str(job.folder), "")
+    assert "ett" not in trace.replace(str(cold_job.folder), "")
 
 
-def test_a_killed_rank_comes_back_and_the_job_succeeds(job: LaunchedJob) -> None:
+def test_a_killed_rank_comes_back_and_the_job_succeeds(cold_job: LaunchedJob) -> None:
     flags = ("--nproc", "2", "--max-restarts", "2", "--chaos", "kill:rank=1,step=7")
-    assert job.run(*flags, STEPS, "12", "0.01") == 0
-    first, second = job.ends()
+    assert cold_job.run(*flags, STEPS, "12", "0.01") == 0
+    first, second = cold_job.ends()
     assert (first["reason"], first["signal"], first["class"], first["first_failing_rank"]) == ("failed", 9, "infra", 1)
     assert second["reason"] == "completed"
-    assert job.records("job_ended")[0].data["status"] == "succeeded"
-    assert [record.data["restart"] for record in job.records("restart_decision")] == [True]
+    assert cold_job.records("job_ended")[0].data["status"] == "succeeded"
+    assert [record.data["restart"] for record in cold_job.records("restart_decision")] == [True]
 
 
 def test_a_restarted_process_group_meets_only_the_living(job: LaunchedJob) -> None:
@@ -100,16 +100,16 @@ def test_the_last_lines_of_the_first_failing_rank_are_kept(job: LaunchedJob) -> 
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_signal_lets_the_ranks_save_before_143(job: LaunchedJob, signum: int) -> None:
-    supervisor = job.start("--nproc", "2", STEPS, "5000", "0.01")
+def test_a_stop_signal_lets_the_ranks_save_before_143(cold_job: LaunchedJob, signum: int) -> None:
+    supervisor = cold_job.start("--nproc", "2", STEPS, "5000", "0.01")
     # A rank that has not yet asked whether to stop dies of the signal: each has by its second step.
-    wait_until(lambda: {r.rank for r in job.records("step") if r.data["step"] == 2} == {0, 1})
+    wait_until(lambda: {r.rank for r in cold_job.records("step") if r.data["step"] == 2} == {0, 1})
     supervisor.send_signal(signum)
     assert supervisor.wait(timeout=LONGEST_S) == 143
-    assert [end["reason"] for end in job.ends()] == ["preempted"]
-    assert job.records("preempt_notice")[0].data["signal"] == signum
-    assert not job.records("job_ended")
-    assert job.out.count("stopped after step") == 2
+    assert [end["reason"] for end in cold_job.ends()] == ["preempted"]
+    assert cold_job.records("preempt_notice")[0].data["signal"] == signum
+    assert not cold_job.records("job_ended")
+    assert cold_job.out.count("stopped after step") == 2
 
 
 def test_a_program_that_ignores_the_stop_is_killed_after_the_grace_time(job: LaunchedJob) -> None:
@@ -250,11 +250,11 @@ def test_workers_know_who_they_are(job: LaunchedJob) -> None:
     }
 
 
-def test_a_home_that_cannot_be_made_gives_one_clear_error(job: LaunchedJob) -> None:
-    (job.folder / ".ett").write_text("a file where the folder should be")
-    assert job.run(STEPS, "1", "0") == 5
-    assert job.err.startswith("error[ETT-P001]")
-    assert "Traceback" not in job.err
+def test_a_home_that_cannot_be_made_gives_one_clear_error(cold_job: LaunchedJob) -> None:
+    (cold_job.folder / ".ett").write_text("a file where the folder should be")
+    assert cold_job.run(STEPS, "1", "0") == 5
+    assert cold_job.err.startswith("error[ETT-P001]")
+    assert "Traceback" not in cold_job.err
 
 
 def test_a_fault_that_never_fired_is_said_at_the_end(job: LaunchedJob) -> None:
