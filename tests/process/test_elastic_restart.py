@@ -46,8 +46,8 @@ def report(job: LaunchedJob) -> dict[str, Any]:
     return data
 
 
-def broken_script(job: LaunchedJob) -> str:
-    (job.folder / "train.py").write_text(BAD_PLACE + Path(OUTLIVES).read_text())
+def broken_script(job: LaunchedJob, script: str = OUTLIVES) -> str:
+    (job.folder / "train.py").write_text(BAD_PLACE + Path(script).read_text())
     return "train.py"
 
 
@@ -136,10 +136,12 @@ def test_a_new_attempt_leaves_out_the_place_that_failed_at_every_start(job: Laun
     assert report(job)["interruptions"] == {"failures": 3, "preemptions": 0, "inprocess": 0, "resizes": 1}
 
 
-@pytest.mark.parametrize("restart", ["attempt", "inprocess"])
-def test_nobody_gets_a_smaller_world_unasked(job: LaunchedJob, restart: str) -> None:
+@pytest.mark.parametrize(
+    ("restart", "program"), [("attempt", (str(PROGRAMS / "steps.py"), "20", "0.01")), ("inprocess", (OUTLIVES,))]
+)
+def test_nobody_gets_a_smaller_world_unasked(job: LaunchedJob, restart: str, program: tuple[str, ...]) -> None:
     flags = ("--nproc", "3", "--max-restarts", "2", "--chaos", "kill:rank=1,step=11", "--restart", restart)
-    assert job.run(*flags, broken_script(job)) == 121
+    assert job.run(*flags, broken_script(job, program[0]), *program[1:]) == 121
     assert {start.data["world"] for start in job.records("attempt_started")} == {3}
     assert not [d for d in job.records("restart_decision") if d.data["rule"] == "shrink"]
     assert report(job)["interruptions"]["resizes"] == 0

@@ -90,7 +90,10 @@ def digests(job: LaunchedJob) -> dict[str, Any]:
     return {table["name"]: {"rows": table["rows"], "digest": table["digest"]} for table in facts["tables"]}
 
 
-@pytest.mark.parametrize("background", [(), BACKGROUND], ids=["waiting", "background"])
+@pytest.mark.parametrize(
+    "background",
+    [pytest.param((), marks=pytest.mark.campaign, id="waiting"), pytest.param(BACKGROUND, id="background")],
+)
 def test_a_job_that_saves_what_changed_ends_with_the_bits_of_one_that_saves_all(
     job: LaunchedJob, uninterrupted: Callable[[int], Ended], background: tuple[str, ...]
 ) -> None:
@@ -122,11 +125,13 @@ def test_a_job_that_is_stopped_ends_with_its_save_beside_training(
     # A save that takes longer than the budget is skipped where the next is due, and here each step has one.
     settings = ("checkpoint.interval=1 steps", "checkpoint.stall_budget_s=300")
     flags = ("--nproc", "2", *BACKGROUND, *(word for setting in settings for word in ("--set", setting)))
-    supervisor = job.start(*flags, RECIPE)
-    wait_until(lambda: job.records("ckpt_commit"), "a first commit")
+    gate = Gate(job.folder / "gate", rank=1, step=10)
+    supervisor = job.start(*flags, *gate.flags, RECIPE, **gate.environ)
+    gate.wait_for_rank()
     # As a scheduler that tells every process of a job some time before it takes the host; each rank hears of it twice.
     for pid in (supervisor.pid, *job.processes(1)):
         os.kill(pid, signal.SIGUSR1)
+    gate.open()
     assert supervisor.wait(timeout=LONGEST_S) == 143
     last_steps = {r.rank: r.data["step"] for r in job.records("step")}
     commits = [r.data["step"] for r in job.records("ckpt_commit")]
@@ -141,20 +146,21 @@ def test_a_job_that_is_stopped_ends_with_its_save_beside_training(
     assert Ended(job).facts == uninterrupted(2).facts
 
 
+DDP = ("dense.parallel=ddp", "dense.precision=bfloat16", "train.accumulate=3")
+FSDP = ("dense.parallel=fsdp", "dense.precision=bfloat16")
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [
-        ("dense.parallel=ddp", "dense.precision=bfloat16", "train.accumulate=3"),
-        ("dense.parallel=fsdp", "dense.precision=bfloat16"),
-    ],
+    ("world_size", "settings"),
+    [(2, DDP), (3, FSDP), *(pytest.param(*rest, marks=pytest.mark.campaign) for rest in ((3, DDP), (2, FSDP)))],
 )
 def test_a_restored_job_of_another_dense_part_ends_with_the_same_bits(
-    job: LaunchedJob, tmp_path_factory: pytest.TempPathFactory, settings: tuple[str, ...]
+    job: LaunchedJob, tmp_path_factory: pytest.TempPathFactory, world_size: int, settings: tuple[str, ...]
 ) -> None:
-    flags = ("--nproc", "3", *(word for setting in settings for word in ("--set", setting)))
+    flags = ("--nproc", str(world_size), *(word for setting in settings for word in ("--set", setting)))
     whole = LaunchedJob(tmp_path_factory.mktemp("whole"))
     assert whole.run(*flags, RECIPE) == 0, whole.err
-    assert job.run(*flags, *kill(random.Random(5), 3, Ended(whole).last_step), RECIPE) == 0, job.err
+    assert job.run(*flags, *kill(random.Random(5), world_size, Ended(whole).last_step), RECIPE) == 0, job.err
     assert [end["reason"] for end in job.ends()] == ["failed", "completed"]
     assert job.records("restore")
     assert Ended(job).metrics == Ended(whole).metrics
