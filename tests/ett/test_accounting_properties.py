@@ -247,14 +247,14 @@ def test_record_by_record_gives_the_answer_of_the_whole(case: dict[str, Any], se
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=24, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=jobs(), seed=st.integers(0, 2**32))
 def test_a_file_cut_at_any_byte_still_gives_an_exact_answer(case: dict[str, Any], seed: int, case_log: CaseLog) -> None:
     blobs = {name: b"".join(map(encode_line, records)) for name, records in case_log(case).files().items()}
     _check_cuts(case, blobs, lambda data: random.Random(seed).sample(range(len(data) + 1), min(40, len(data))))
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=jobs())
 def test_a_file_cut_at_every_byte_still_gives_an_exact_answer(case: dict[str, Any], case_log: CaseLog) -> None:
