@@ -28,12 +28,12 @@ from ett.errors import ThresholdMissed
 from ett.figures import FIGURES, Measured
 from ett.trainer.bench.bench_cache import Cached
 from ett.trainer.bench.device_model import Batch, Ours, make_batches
+from ett.trainer.bench.policy_blocks import LEAST_TRIGGERS
 from ett.trainer.bench.policy_savers import WAIT_S, Watched
 from ett.trainer.embedding.device_tables import DeviceTable
 from ett.trainer.embedding.fused_optimizer import EmbOptimType
 
 WORKLOAD = FIGURES.parent / "workloads" / "checkpoint-device.toml"
-LEAST_TRIGGERS = 100  # from which on the 99th percentile is told
 
 
 class DeviceJob:
@@ -88,10 +88,14 @@ class Lost:
     staging_mib: list[float] = field(default_factory=list)
     facts: list[SaveFacts] = field(default_factory=list)
 
+    def p99_stall_s(self) -> float | None:
+        """Return None for too few triggers."""
+        return statistics.quantiles(self.stalls_s, n=100)[-1] if len(self.stalls_s) >= LEAST_TRIGGERS else None
+
     def detail(self, batches: int) -> dict[str, Any]:
         saved = statistics.mean(each.num_bytes for each in self.facts)
         none_s = statistics.median(self.none_step_s)
-        p99 = statistics.quantiles(self.stalls_s, n=100)[-1] if len(self.stalls_s) >= LEAST_TRIGGERS else None
+        p99 = self.p99_stall_s()
         return {
             "batches": batches,
             "lost_pct": [round(lost, 2) for lost in self.lost_pct],
@@ -271,9 +275,9 @@ def _bound(lost: Lost, batches: int) -> str:
 
 
 def _p99_steps(found: Sequence[Lost]) -> list[float]:
-    enough = [lost for lost in found if len(lost.stalls_s) >= LEAST_TRIGGERS]
-    p99s = [statistics.quantiles(each.stalls_s, n=100)[-1] / statistics.median(each.none_step_s) for each in enough]
-    return [max(p99s)] if p99s else []
+    steps = [(lost.p99_stall_s(), statistics.median(lost.none_step_s)) for lost in found]
+    told = [p99 / step_s for p99, step_s in steps if p99 is not None]
+    return [max(told)] if told else []
 
 
 def main() -> None:
