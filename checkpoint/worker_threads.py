@@ -31,6 +31,11 @@ def num_io_threads() -> int:
     return min(MOST_THREADS, 2 * NUM_CORES + 1)
 
 
+def num_work_threads() -> int:
+    """Return how many threads a rank works with that wait for no disk."""
+    return min(MOST_THREADS, NUM_CORES)
+
+
 def together(works: Sequence[Callable[[], object]], stop: Callable[[], object]) -> None:
     """Do all works, in a thread each, and return when all have ended.
 
@@ -115,7 +120,7 @@ def in_pipeline(
     more items exist at once than there are threads, and one.
     Raises: what was raised first, when nothing runs any more.
     """
-    line: _Pipeline[Job, Item, Result] = _Pipeline(jobs, read, work, readers, min(MOST_THREADS, NUM_CORES))
+    line: _Pipeline[Job, Item, Result] = _Pipeline(jobs, read, work, readers, num_work_threads())
     together([line.run_reader] * readers + [line.run_worker] * line.workers, line.stop)
     if line.failures:
         raise line.failures[0]

@@ -1,9 +1,11 @@
 // Where rows stand in the staging memory, by id: put once, found often, never taken out. checkpoint/capture/staged_ids.py
-// has the same with a dict; pointers come as integers, and no call holds the GIL.
+// has the same with a dict. And rows copied from there to where they are wanted, as checkpoint/capture/staged_rows.py
+// does with numpy. Pointers come as integers, and no call holds the GIL.
 
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace py = pybind11;
@@ -73,9 +75,28 @@ class StagedIds {
   int64_t size_ = 0;
 };
 
+// places: int64 [count], numbers of rows in blocks of so many rows, a block every block_bytes from staged on; at: int64
+// [count], numbers of rows of out.
+void take(Address staged_at, int64_t block_bytes, int64_t block_rows, int64_t width, Address places_at, Address at_at,
+          int64_t count, Address out_at) {
+  py::gil_scoped_release release;
+  const auto* staged = reinterpret_cast<const unsigned char*>(staged_at);
+  const auto* places = reinterpret_cast<const int64_t*>(places_at);
+  const auto* at = reinterpret_cast<const int64_t*>(at_at);
+  auto* out = reinterpret_cast<unsigned char*>(out_at);
+  const auto row = [&](int64_t i) {
+    return staged + places[i] / block_rows * block_bytes + places[i] % block_rows * width;
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(row(i + kAhead));
+    std::memcpy(out + at[i] * width, row(i), static_cast<size_t>(width));
+  }
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_staged_ids, module) {
+  module.def("take", &take);
   py::class_<StagedIds>(module, "StagedIds")
       .def(py::init<>())
       .def("size", &StagedIds::size)

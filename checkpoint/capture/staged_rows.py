@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ett.checkpoint.capture.staged_ids import StagedIds
+from ett.checkpoint.capture.staged_ids import NATIVE, StagedIds
 from ett.checkpoint.capture.staging_pool import BLOCK_BYTES, StagingPool
 from ett.checkpoint.table_segments import Bytes, Ids, TableSpec
 
@@ -73,9 +73,9 @@ class StagedRows:
 
     def take(self, at: Ids, places: Places, columns: tuple[Bytes, ...]) -> None:
         """Copy rows to where they are wanted, at places in columns; their memory is free afterwards."""
-        blocks, rows = np.divmod(places, self._block_rows)
         for column, staged in zip(columns, self._columns(), strict=True):
-            column[at] = staged[blocks, rows]
+            self._copy(staged, places, column, at)
+        blocks = places // self._block_rows
         numbers, taken = np.unique(blocks, return_counts=True)
         empty = []
         with self._counting:
@@ -91,6 +91,15 @@ class StagedRows:
         with self._counting:
             blocks, self._unread = list(self._unread), {}
         self.pool.give_back(blocks)
+
+    def _copy(self, staged: Bytes, places: Places, column: Bytes, at: Places) -> None:
+        if NATIVE is None or not column.flags.c_contiguous:
+            column[at] = staged[np.divmod(places, self._block_rows)]
+            return
+        places, at = np.ascontiguousarray(places, np.int64), np.ascontiguousarray(at, np.int64)
+        _, rows, width = staged.shape
+        addresses = places.ctypes.data, at.ctypes.data, len(at), column.ctypes.data
+        NATIVE.take(staged.ctypes.data, staged.strides[0], rows, width, *addresses)
 
     def _columns(self) -> list[Bytes]:
         """Return the pool's memory as rows of this table: uint8 [blocks, rows of a block, row_bytes] a column."""

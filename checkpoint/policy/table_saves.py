@@ -33,6 +33,7 @@ from ett.checkpoint.table_segments import Ids, TableFile
 from ett.checkpoint.table_writer import RowsToWrite, WrittenTable
 from ett.checkpoint.tracked_table import TrackedTable
 from ett.checkpoint.training_state import TrainingState
+from ett.checkpoint.worker_threads import in_threads, num_work_threads
 from ett.clock import Clock
 from ett.errors import EttError
 
@@ -127,8 +128,7 @@ class TableSaves:
         """Agree on what is written of what was frozen."""
         for table in self._tracked.values():  # of all tables before anything else: their update comes within a step
             table.keep_coming()
-        for table in self._tracked.values():
-            table.find_changes()
+        in_threads(self._tracked.values(), TrackedRows.find_changes, num_work_threads())
         if any(not table.chain.ages for table in self._tracked.values()):
             bounds = self._bounds(ranks)
             for number, (name, table) in enumerate(self._tracked.items()):
@@ -291,13 +291,18 @@ class TableSaves:
             own = table.decision = decide(self._policy, table.chain, cost, table.tracker.counter.population())
             votes.append([table.num_rows, own.base.start, own.base.stop, own.credit, table.num_due])
         by_rank = ranks.gather(votes)
-        for number, (name, table) in enumerate(self._tracked.items()):
+
+        def make_plan(number: int) -> None:
+            name, table = tables[number]
             of_table = [votes[number] for votes in by_rank]
             _, first, end, credit, _ = max(of_table, key=lambda vote: int(vote[0]))
             assert table.decision is not None
             agreed = replace(table.decision, base=range(first, end), credit=credit)
             shares = [(int(vote[0]), int(vote[4])) for vote in of_table]
             table.make_plan(self._bounded(agreed, table, self._live.get(name, ()), shares))
+
+        tables = list(self._tracked.items())
+        in_threads(range(len(tables)), make_plan, num_work_threads())
 
     def _bounded(
         self, decision: Decision, table: TrackedRows, live: Sequence[TableFile], shares: Sequence[tuple[int, int]]

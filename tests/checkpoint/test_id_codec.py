@@ -42,6 +42,14 @@ def test_native_code_unpacks_what_numpy_does(ids: np.ndarray, first: int, damage
         assert native is None or np.array_equal(native, plain)
 
 
+@given(id_lists)
+def test_native_code_packs_what_numpy_does(ids: np.ndarray) -> None:
+    native = pack_ids(ids)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(id_codec, "NATIVE", None)
+        assert native == pack_ids(ids)
+
+
 @given(id_lists, st.sampled_from([-3, -2, -1, 1, 2, 3]))
 def test_another_count_is_refused(ids: np.ndarray, more: int) -> None:
     codec, payload = pack_ids(ids)
