@@ -35,7 +35,8 @@ class CheckpointConfig:
     # Tables that do not say what changes are written while it waits.
     background: bool = True
     staging_bytes: int = 512 << 20  # of each rank, for those rows; where it is full training waits (counts as stall)
-    device_staging_bytes: int = 256 << 20  # of each rank's device, for such rows of tables that are there, on their way
+    # Of each rank's device: half for such rows of tables that are there, on their way, half for dense tensors.
+    device_staging_bytes: int = 384 << 20
     # Lossy: float32 weights of tables in so many bits an element, optimizer states as they are; 0 loses nothing.
     quantise: Literal[0, 4, 8] = 0
     quantise_tables: dict[str, Literal[0, 4, 8]] = field(default_factory=dict)  # by name, for tables that differ

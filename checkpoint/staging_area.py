@@ -1,7 +1,7 @@
 """Memory that the dense state is copied into at a step boundary, so that training may go on at once.
 
-What is on a device is copied there, in the order of its stream, which nobody waits for; whoever writes brings it to the
-host.
+What is on a device is copied in the order of its stream, which nobody waits for: on the device as far as there is room
+for it, which whoever writes brings to the host, and else to the host, which the steps after it wait for on the device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class StagedPart:
 class StagingArea:
     """One for the life of a Checkpointer: the memory of a name is used again by the next save (ADR 0005)."""
 
-    def __init__(self) -> None:
+    def __init__(self, device_bytes: int = 0) -> None:
+        """Args: device_bytes: that copies on each device may take."""
+        self._device_bytes = device_bytes
         self._memory: dict[str, Tensor] = {}
         self._copies: dict[str, Tensor] = {}  # on devices
         self._coming: dict[torch.device, tuple[torch.cuda.Event, dict[str, Tensor]]] = {}
@@ -50,8 +52,16 @@ class StagingArea:
             else:
                 memory.copy_(part)
         for device, parts in on_device.items():
-            copies = {name: self._copy_for(name, part) for name, part in parts}
-            torch._foreach_copy_(list(copies.values()), [part for _, part in parts])
+            room, copies = self._device_bytes, dict[str, Tensor]()
+            for name, part in parts:
+                room -= part.nbytes
+                if room >= 0:
+                    copies[name] = self._copy_for(name, part)
+            if copies:
+                torch._foreach_copy_(list(copies.values()), [part for name, part in parts if name in copies])
+            for name, part in parts:
+                if name not in copies:
+                    staged[name].values.copy_(part, non_blocking=True)
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(torch.cuda.current_stream(device))
             self._coming[device] = (copied, copies)
@@ -63,7 +73,7 @@ class StagingArea:
         """Have what was staged on the host, from devices too; by any thread, once after each `stage`."""
         for device, (copied, copies) in self._coming.items():
             stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-            stream.wait_event(copied)
+            stream.wait_event(copied)  # what went to the host at once is there, too
             with torch.cuda.stream(stream):
                 for name, copy in copies.items():
                     self._memory[name].copy_(copy, non_blocking=True)
