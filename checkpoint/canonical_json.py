@@ -18,7 +18,14 @@ def canonical_json(value: Any) -> bytes:
 
 def seal(fields: dict[str, Any]) -> bytes:
     """Return the canonical JSON of `fields` with the hash of itself in "manifest_xxh3_128"."""
-    return canonical_json({**fields, HASH_FIELD: xxhash.xxh3_128_hexdigest(canonical_json(fields))})
+    parts = {name: canonical_json({name: value})[1:-1] for name, value in fields.items()}
+    parts[HASH_FIELD] = canonical_json({HASH_FIELD: xxhash.xxh3_128_hexdigest(_joined(parts))})[1:-1]
+    return _joined(parts)
+
+
+def _joined(parts: dict[str, bytes]) -> bytes:
+    """Return the canonical JSON of an object. Args: parts: name -> `"name":value`."""
+    return b"{" + b",".join(parts[name] for name in sorted(parts)) + b"}"
 
 
 def unseal(data: bytes) -> dict[str, Any] | None:

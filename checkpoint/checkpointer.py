@@ -38,6 +38,7 @@ from ett.checkpoint.save import Boundary, SavePlace, Triggered, Waiting, finish,
 from ett.checkpoint.save_facts import SaveFacts
 from ett.checkpoint.save_under_way import STOP_S, SaveUnderWay
 from ett.checkpoint.source import Source
+from ett.checkpoint.staging_area import StagingArea
 from ett.checkpoint.stall_budget import Patience, StallBudget
 from ett.checkpoint.store import Store
 from ett.checkpoint.training_state import Stateful, TrainingState
@@ -92,6 +93,7 @@ class Checkpointer:
         policy = parse_policy(config.policy, config.max_chain)
         is_tracked = config.background or not isinstance(policy, Full)
         self._config, self._source = config, Source.of_environ(os.environ)
+        on_device = config.device_staging_bytes // 2 if config.background else 0  # of rows, and of dense tensors
         self._state = TrainingState(model, optimizer, loader, extra, is_tracked=is_tracked, is_copy=present.rank > 0)
         named = SavePlace(
             store=store or open_job_store(config, record),
@@ -101,6 +103,7 @@ class Checkpointer:
             weight_bits=WeightBits.of_tables(config.quantise, config.quantise_tables, self._state.names_of_tables()),
             reads=config.restore_reads,
             lineage=self._source.lineage() if self._source else None,
+            staging=StagingArea(on_device),
         )
         self._places = open_places(named, config)
         self._place, self._tier = self._places.saving, self._places.tier
@@ -111,13 +114,13 @@ class Checkpointer:
             present,
             named.clock,
             pool=StagingPool(config.staging_bytes) if config.background else None,
-            device=device_staging(config.staging_bytes, config.device_staging_bytes) if config.background else None,
+            device=device_staging(config.staging_bytes, on_device) if config.background else None,
             max_live=config.max_live,
         )
         self._due = DueSteps(parse_interval(config.interval), present, named.clock, say=record.emit)
         self._failed = FailedSaves(record, present, self._due, StallBudget(config.stall_budget_s))
         self._under_way = SaveUnderWay(self._place, self._tables, self._failed)
-        self._retention = RetentionThread(self._place.store, config.keep_last)
+        self._retention = RetentionThread(self._place.store, config.keep_last, self._place.commits)
         self._epoch: Epoch | None = None
         self._has_imported = False
         self._held: AbstractContextManager[object] = nullcontext() if held is None else held

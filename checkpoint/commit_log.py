@@ -10,8 +10,9 @@ from typing import Any
 
 from ett.checkpoint.canonical_json import seal, unseal
 from ett.checkpoint.commit import MAJOR, MINOR, Commit, commit_name, parse_commit
+from ett.checkpoint.commit_cache import CommitCache
 from ett.checkpoint.file_lists import split
-from ett.checkpoint.restore_checks import read_fragment
+from ett.checkpoint.restore_checks import read_fragment, read_whole
 from ett.checkpoint.store import Store
 from ett.errors import AccessDenied, ConfigError, Conflict, CorruptState, Unreachable
 
@@ -21,8 +22,9 @@ _COMMIT = re.compile(r"commits/(\d{16})\.json")
 
 
 class CommitLog:
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, cache: CommitCache | None = None) -> None:
+        """Args: cache: of whoever reads the folder, or appends to it, again and again."""
+        self.store, self._cache = store, cache
 
     def seqs(self) -> list[int]:
         """Return the numbers of all commits, ascending, damaged ones included."""
@@ -44,11 +46,24 @@ class CommitLog:
             # One that goes between the list and the read was collected by the job that owns the folder.
             with suppress(FileNotFoundError):
                 try:
-                    commits[seq] = read_commit(self.store, commit_name(seq))
+                    commits[seq] = self._read(commit_name(seq))
                 except CorruptState as err:
                     self.store.size(commit_name(seq))  # its lists go after it
                     damaged[seq] = err
+        if self._cache is not None:
+            self._cache.keep_only({commit_name(seq) for seq in commits})
         return commits, damaged
+
+    def _read(self, name: str) -> Commit:
+        if self._cache is None:
+            return read_commit(self.store, name)
+        record = self.store.read(name)
+        known = self._cache.get(name, record)
+        if known is None:
+            return self._cache.add(name, record, _parsed(self.store, name, record))
+        for stored in known.lists:
+            read_whole(self.store, stored)
+        return known
 
     def append(self, commit: Commit) -> Commit:
         """Create a commit, the instant at which it exists, and return it as it is stored: with its lists of files.
@@ -69,6 +84,8 @@ class CommitLog:
                 if isinstance(err, Unreachable) and taken is None:
                     raise
                 raise fenced(commit, taken) from err
+        if self._cache is not None:
+            commit = self._cache.add(name, record, commit)
         newer = self._newest_after(commit.seq)
         if newer is not None and newer.overtakes(commit.seq, commit.epoch):
             raise fenced(commit, newer)  # what was made is void: line_of_history knows it by the same rule
@@ -95,7 +112,11 @@ def read_commit(store: Store, name: str) -> Commit:
 
     Raises: FileNotFoundError: there is no such record. CorruptState: it or a list is damaged. ConfigError: newer.
     """
-    return parse_commit(store.read(name), name, lambda stored: read_fragment(store, stored))
+    return _parsed(store, name, store.read(name))
+
+
+def _parsed(store: Store, name: str, record: bytes) -> Commit:
+    return parse_commit(record, name, lambda stored: read_fragment(store, stored))
 
 
 def fenced(ours: Commit, taken: Commit | None) -> Conflict:

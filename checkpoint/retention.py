@@ -7,6 +7,7 @@ import re
 import time
 
 from ett.checkpoint.commit import Commit, commit_name
+from ett.checkpoint.commit_cache import CommitCache
 from ett.checkpoint.commit_log import FORMAT_NAME, CommitLog, states_of_history
 from ett.checkpoint.pins import holds
 from ett.checkpoint.restore_checks import check_files
@@ -17,15 +18,16 @@ log = logging.getLogger(__name__)
 _OWNED = re.compile(r"(?:m|d/[0-9a-f]{2}|dense)/(e(\d{6,})-[0-9a-f]{32})/.+")
 
 
-def retire(store: Store, keep_last: int) -> list[int]:
+def retire(store: Store, keep_last: int, cache: CommitCache | None = None) -> list[int]:
     """Delete all but the newest `keep_last` states and return the numbers of the deleted commits. Rank 0 only.
 
     Kept besides: what is pinned or being read, and the newest record, whatever it is. Nothing is deleted while any
     record cannot be read, or when the newest state has a file missing or torn. A failure is logged and left for the
     next time: saving matters more.
+    Args: cache: of commits that were read before.
     """
     try:
-        known, damaged = CommitLog(store).read_all()
+        known, damaged = CommitLog(store, cache).read_all()
         if damaged:
             log.warning("kept all commits: commit %d cannot be read", max(damaged))
             return []

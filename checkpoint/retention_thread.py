@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from ett.checkpoint.commit_cache import CommitCache
 from ett.checkpoint.retention import retire
 from ett.checkpoint.store import Store
 from ett.raised import raised_by
@@ -21,8 +22,8 @@ class RetentionThread:
     commit that it keeps, and a later commit has new files and those of the one before; so a save never waits for it.
     """
 
-    def __init__(self, store: Store, keep_last: int) -> None:
-        self._store, self._keep_last = store, keep_last
+    def __init__(self, store: Store, keep_last: int, cache: CommitCache) -> None:
+        self._store, self._keep_last, self._cache = store, keep_last, cache
         self._lock = threading.Lock()
         self._is_wanted = False
         self._thread: threading.Thread | None = None
@@ -39,7 +40,7 @@ class RetentionThread:
 
     def retire(self) -> None:
         """Delete now, in this thread."""
-        retire(self._store, self._keep_last)
+        retire(self._store, self._keep_last, self._cache)
 
     def close(self, *, wait: bool) -> None:
         """Wait for what is being deleted, a minute at most, or three seconds; what is left goes another time."""

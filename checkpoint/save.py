@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.canonical_json import Json, seal
 from ett.checkpoint.capture.capture_counts import CaptureCounts
 from ett.checkpoint.commit import Commit, TableEntry, commit_name, parse_commit
+from ett.checkpoint.commit_cache import CommitCache
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.dense_entry import DenseEntry
 from ett.checkpoint.dense_save import DenseSave, StagedDense
@@ -54,6 +55,7 @@ class SavePlace:
     reads: int = REMOTE_READS  # of a remote store that a restore has under way at once
     buffers: BufferPool = field(default_factory=BufferPool)
     staging: StagingArea = field(default_factory=StagingArea)
+    commits: CommitCache = field(default_factory=CommitCache)  # of the store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,14 +148,13 @@ def finish(place: SavePlace, tables: TableSaves, epoch: Epoch, taken: Triggered,
     try:
         with tables.given_back_on_error():
             place.run.at("ckpt_before_commit", plan["step"])
-            text = on_rank_zero(place.ranks, lambda: _commit(place, tables, epoch, plan, parts, stall_s=stall_s))
+            commit = _appended(place, plan["seq"], lambda: _commit(place, tables, epoch, plan, parts, stall_s=stall_s))
     except EttError:
         is_unused: bool = on_rank_zero(place.ranks, lambda: _is_certainly_not_ours(place.store, plan))
         if is_unused:
             _discard(place.store, written)
         raise
     place.run.at("ckpt_after_commit", plan["step"])
-    commit = parse_commit(text.encode(), commit_name(plan["seq"]))
     tables.committed(commit, [part["shares"] for part in parts])
     return commit
 
@@ -231,9 +232,21 @@ def _identity(place: SavePlace, plan: Json, kind: str) -> SegmentIdentity:
     )
 
 
+def _appended(place: SavePlace, seq: int, append: Callable[[], Commit]) -> Commit:
+    """Append a commit on rank 0, and return it on every rank; collective."""
+    made: list[Commit] = []
+
+    def on_zero() -> Json:
+        made.append(append())
+        return made[0].to_bytes().decode() if place.ranks.world_size > 1 else ""
+
+    text: str = on_rank_zero(place.ranks, on_zero)
+    return made[0] if made else parse_commit(text.encode(), commit_name(seq))
+
+
 def _commit(
     place: SavePlace, tables: TableSaves, epoch: Epoch, plan: Json, parts: list[Json], *, stall_s: float | None
-) -> str:
+) -> Commit:
     """Check what all ranks have written and append the commit; the append is the last thing that can fail.
 
     Args: stall_s: for which training has waited; None: it waits for all of this.
@@ -274,7 +287,7 @@ def _commit(
         for file in commit.stored_files():
             if not place.is_buffer or plan["ckpt_uuid"] in file.path:
                 _check_seen(place.store, file)
-    return CommitLog(place.store).append(commit).to_bytes().decode()
+    return CommitLog(place.store, place.commits).append(commit)
 
 
 def _check_seen(store: Store, file: StoredFile) -> None:

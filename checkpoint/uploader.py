@@ -22,6 +22,7 @@ from tenacity import (
 
 from ett.checkpoint.buffered_store import BufferedStore
 from ett.checkpoint.commit import Commit, commit_name
+from ett.checkpoint.commit_cache import CommitCache
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.file_hash import is_intact
 from ett.checkpoint.given_up import leave_note, read_note
@@ -79,6 +80,7 @@ class Uploader:
         self._dropped: set[int] = set()  # given up by any rank, as all know
         self._notes = store.local if store.has_local_commits else store.remote
         self._thread: threading.Thread | None = None
+        self._sent_commits = CommitCache()
         self._sent: set[str] = set()  # of the commit before: a chain lists most of its files again
         self.newest_remote = 0  # rank 0: the newest commit that this life has made there
 
@@ -230,8 +232,8 @@ class Uploader:
             in_threads(mine, lambda file: self._retried(lambda: check_size(self._store.remote, file)), FILES_AT_ONCE)
         self._sent = {file.path for file in self.share(commit)}
         if self._rank == 0:
-            self._retried(lambda: CommitLog(self._store.remote).append(commit))
-            retire(self._store.remote, self._keep_last)
+            self._retried(lambda: CommitLog(self._store.remote, self._sent_commits).append(commit))
+            retire(self._store.remote, self._keep_last, self._sent_commits)
 
     def _send_file(self, stored: StoredFile) -> None:
         path = self._store.local.root / stored.path
