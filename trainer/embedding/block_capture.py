@@ -214,7 +214,7 @@ class BlockCapture:
         self._told = torch.zeros(_TOLD, dtype=torch.int64, pin_memory=self.is_cuda)
 
     def _keep(self, updated: Updated, ring: Ring) -> None:
-        number = self._launched + 1
+        number = self._launched = self._launched + 1  # before it begins: who finds a row kept by it waits for it
         kept_rows.note_update(updated, self.bits, ring, launch=number)
         self._told[number % _TOLD].copy_(ring.words[KEPT], non_blocking=True)
         event = None
@@ -222,7 +222,6 @@ class BlockCapture:
             event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record(self.stream)
         with self._changed:
-            self._launched = number
             self._launches.append(_Launch(number, updated.end - updated.begin, event))
             self._changed.notify_all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ett.checkpoint.stall_budget import over_budget
 from ett.checkpoint.table_segments import TableSpec
 from ett.checkpoint.tracked_table import NOBODY_TRACKS
 from ett.errors import ConfigError, CorruptState, Unreachable
+from ett.raised import raised_by
 from ett.trainer import EmbOptimType
 from ett.trainer.embedding import block_capture
 from ett.trainer.embedding.cache_params import CacheParams
@@ -90,6 +92,38 @@ def test_every_row_is_that_of_the_boundary(make: Make, cache: CacheParams | None
     optimizers = list(EmbOptimType)
     tables, parts = tracked(make, optimizers[(seed + CACHES.index(cache)) % len(optimizers)], cache)
     assert live_through(tables, parts, random.Random(seed))
+
+
+def test_who_finds_a_row_kept_by_a_launch_that_the_host_has_not_noted_yet_waits_for_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, parts = tracked(make, EmbOptimType.EXACT_SGD)
+    part, found, note = parts[1], list[BaseException | dict[int, list[bytes]]](), kept_rows.note_update
+    expected = rows_now(part)
+    boundary = part.at_boundary(staging(), PATIENT)
+    rows = list(range(len(expected)))
+    waits = threading.Event()
+    monkeypatch.setattr(block_capture, "min", lambda *launches: waits.set() or min(*launches), raising=False)
+
+    def reading() -> None:
+        failure = raised_by(lambda: found.append(read(boundary, part, rows)))
+        found.extend([failure] if failure is not None else [])
+        waits.set()
+
+    thread = threading.Thread(target=reading)
+
+    def noted(*args: Any, **named: Any) -> None:
+        note(*args, **named)
+        if args[2] is not None and thread.ident is None:
+            thread.start()
+            assert waits.wait(60)
+
+    monkeypatch.setattr(kept_rows, "note_update", noted)
+    train(tables, batch(random.Random(1)))
+    thread.join(60)
+    assert found == [dict(enumerate(expected))]
+    assert boundary.counts.guard
+    boundary.close()
 
 
 @pytest.mark.parametrize("rule", ["the update keeps no row", "a claim gets every row"])
