@@ -48,13 +48,14 @@ class Cached(Ours):
         self._depth = workload["cache"]["depth"]
         self._ahead: deque[KeyedJaggedTensor] = deque()
 
-    def train(self, batches: list[Batch], steps: int) -> None:
+    def train(self, batches: list[Batch], steps: int, *, is_waited_for: bool = True) -> None:
         for step in range(steps):
             for later in batches[step + self._depth : step + self._depth + 1] if step else batches[: self._depth + 1]:
                 self._ahead.append(self.features(later[0]))
                 self.tables.prefetch(self._ahead[-1])
             self.train_one(batches[step])
-        self.end()
+        if is_waited_for:
+            self.end()
 
     def pooled(self, ids_L: Tensor) -> Tensor:
         values: Tensor = self.tables(self._ahead.popleft()).values()

@@ -47,10 +47,11 @@ class DeviceJob:
         self.batches = self.side.laid_out(make_batches(workload))
         self._next: deque[Batch] = deque()
 
-    def train(self, steps: int) -> None:
+    def train(self, steps: int, *, is_waited_for: bool = True) -> None:
+        """Args: is_waited_for: return when the device is done; else it may be as far behind as in any step."""
         while len(self._next) < steps:
             self._next.extend(self.batches)
-        self.side.train([self._next.popleft() for _ in range(steps)], steps)
+        self.side.train([self._next.popleft() for _ in range(steps)], steps, is_waited_for=is_waited_for)
 
     @property
     def parts(self) -> list[DeviceTable]:
@@ -171,13 +172,11 @@ def measure(job: DeviceJob, workload: dict[str, Any], folder: Path, say: Callabl
 
 
 def _none_s(job: DeviceJob, saves: dict[str, Any]) -> float:
-    """Return what a step takes; the device is waited for as often as between saves."""
+    """Return what a step takes."""
     job.train(saves["warm_steps"])
-    rounds = saves["none_steps"] // saves["batches"]
     began = time.perf_counter()
-    for _ in range(rounds):
-        job.train(saves["batches"])
-    return (time.perf_counter() - began) / float(rounds * saves["batches"])
+    job.train(saves["none_steps"])
+    return (time.perf_counter() - began) / float(saves["none_steps"])
 
 
 def _peak_of_none(job: DeviceJob, saves: dict[str, Any]) -> int:
@@ -198,7 +197,7 @@ def _block(job: DeviceJob, workload: dict[str, Any], folder: Path) -> tuple[floa
         trigger = time.perf_counter()
         checkpointer.step(number + 1, number + 1)
         stalls.append(time.perf_counter() - trigger)
-        job.train(saves["batches"])
+        job.train(saves["batches"], is_waited_for=number == saves["triggers"] - 1)
     trigger = time.perf_counter()
     if not checkpointer.has_settled(WAIT_S):
         raise ThresholdMissed(f"a save takes more than {WAIT_S:g} s", expected="a commit")

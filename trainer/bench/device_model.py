@@ -64,11 +64,12 @@ class Side(ABC):
         """Return batches with the ids as this side wants them: what a reader would have done."""
         return [(self.ids(ids_FB), dense, labels) for ids_FB, dense, labels in batches]
 
-    def train(self, batches: list[Batch], steps: int) -> None:
-        """Args: batches: laid out."""
+    def train(self, batches: list[Batch], steps: int, *, is_waited_for: bool = True) -> None:
+        """Args: batches: laid out. is_waited_for: return when the device is done, or raise what was wrong."""
         for step in range(steps):
             self.train_one(batches[step % len(batches)])
-        self.end()
+        if is_waited_for:
+            self.end()
 
     def train_one(self, batch: Batch) -> None:
         ids_L, dense, labels = batch
