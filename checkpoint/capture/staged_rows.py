@@ -26,6 +26,21 @@ def rows_of_block(widths: Sequence[int], block_bytes: int = 0) -> int:
     return ((block_bytes or BLOCK_BYTES) - _ALIGNED * len(widths)) // sum(widths)
 
 
+def copy_rows(blocks: Bytes, places: Places, column: Bytes, at: Places) -> None:
+    """Copy rows to where they are wanted.
+
+    Args: blocks: uint8 [blocks, rows of a block, row_bytes], rows without gaps. places: int64 [N], numbers of rows, on
+        through the blocks. column: uint8 [M, row_bytes], at: int64 [N]: where they go.
+    """
+    _, num_rows, width = blocks.shape
+    if NATIVE is None or not column.flags.c_contiguous:
+        column[at] = blocks[np.divmod(places, num_rows)]
+        return
+    places, at = np.ascontiguousarray(places, np.int64), np.ascontiguousarray(at, np.int64)
+    addresses = places.ctypes.data, at.ctypes.data, len(at), column.ctypes.data
+    NATIVE.take(blocks.ctypes.data, blocks.strides[0], num_rows, width, *addresses)
+
+
 class StagedRows:
     """Each row once. One thread at a time puts, and none finds meanwhile; any number take."""
 
@@ -74,7 +89,7 @@ class StagedRows:
     def take(self, at: Ids, places: Places, columns: tuple[Bytes, ...]) -> None:
         """Copy rows to where they are wanted, at places in columns; their memory is free afterwards."""
         for column, staged in zip(columns, self._columns(), strict=True):
-            self._copy(staged, places, column, at)
+            copy_rows(staged, places, column, at)
         blocks = places // self._block_rows
         numbers, taken = np.unique(blocks, return_counts=True)
         empty = []
@@ -91,15 +106,6 @@ class StagedRows:
         with self._counting:
             blocks, self._unread = list(self._unread), {}
         self.pool.give_back(blocks)
-
-    def _copy(self, staged: Bytes, places: Places, column: Bytes, at: Places) -> None:
-        if NATIVE is None or not column.flags.c_contiguous:
-            column[at] = staged[np.divmod(places, self._block_rows)]
-            return
-        places, at = np.ascontiguousarray(places, np.int64), np.ascontiguousarray(at, np.int64)
-        _, rows, width = staged.shape
-        addresses = places.ctypes.data, at.ctypes.data, len(at), column.ctypes.data
-        NATIVE.take(staged.ctypes.data, staged.strides[0], rows, width, *addresses)
 
     def _columns(self) -> list[Bytes]:
         """Return the pool's memory as rows of this table: uint8 [blocks, rows of a block, row_bytes] a column."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import statistics
@@ -153,6 +154,7 @@ def say_of(kind: str, say: Callable[[str], None], line: str) -> None:
 def measure(job: DeviceJob, workload: dict[str, Any], folder: Path, say: Callable[[str], None]) -> Lost:
     saves, lost = workload["saves"], Lost()
     disk = Disk(folder / f"disk{time.monotonic_ns()}", saves["disk_bytes"])
+    gc.collect()  # an earlier model, whose memory would come back within a block
     before = _none_s(job, saves)
     for _ in range(saves["blocks"]):
         lost.disk_gb_s.append(disk.num_bytes / 1e9 / disk.write_s("direct"))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ett.checkpoint.capture.boundary_rows import Bits, DeviceStaging
 from ett.checkpoint.capture.capture_counts import CaptureCounts
+from ett.checkpoint.capture.staged_rows import copy_rows
 from ett.checkpoint.stall_budget import Patience
 from ett.checkpoint.table_segments import Bytes
 from ett.checkpoint.tracked_table import Slots
@@ -70,9 +71,7 @@ class DeviceBoundary:
             return
         lane, rows = self._lane(), slots + self._rows.start
         rows_N = lane.to_device(rows)
-        for column, out in zip(self._columns, columns, strict=True):
-            if column.cache is not None:
-                _read_cached(lane, column, rows, rows_N, out)
+        _read_cached(lane, list(zip(self._columns, columns, strict=True)), rows, rows_N)
         on_device = [number for number, column in enumerate(self._columns) if column.cache is None]
         found = [_gathered(lane, self._columns[number], rows_N) for number in on_device]
         # After the rows have been read: whoever claims one has it as it was.
@@ -109,29 +108,35 @@ class DeviceBoundary:
 
 def _gathered(lane: Lane, column: Column, rows_N: Tensor) -> Tensor:
     with lane.here():
-        found_NW = torch.empty(len(rows_N), _width(column.rows), dtype=torch.int32, device=rows_N.device)
+        found_NW = _empty(rows_N, _width(column.rows))
         kept_rows.gather_words(kept_rows.as_words(column.rows), rows_N, found_NW)
     return found_NW
 
 
-def _read_cached(lane: Lane, column: Column, rows: Slots, rows_N: Tensor, out: Bytes) -> None:
+def _read_cached(lane: Lane, columns: Sequence[tuple[Column, Bytes]], rows: Slots, rows_N: Tensor) -> None:
     """Copy rows from where they are; one that comes, goes or changes meanwhile has been kept before it changed.
 
     A row that is still wanted afterwards was not updated, so a copy of it that was written down meanwhile had the bits
     of the one below.
     """
-    width = _width(column.rows)
-    with lane.here():
-        found_NW = torch.empty(len(rows_N), width, dtype=torch.int32, device=rows_N.device)
-        places_N = torch.empty(len(rows_N), dtype=torch.int32, device=rows_N.device)
-    assert column.cache is not None
-    column.cache.peek(column.name, rows_N, found_NW, places_N, lane)
-    in_slots, places = lane.to_host([found_NW, places_N])
-    is_below = places.view(np.int32).reshape(-1) < 0
-    out[:] = in_slots
-    if is_below.any():
-        below = kept_rows.as_words(column.rows)
-        out[is_below] = below[torch.from_numpy(rows[is_below])].view(torch.uint8).numpy()
+    caches = {id(column.cache): column.cache for column, _ in columns if column.cache is not None}
+    for cache in caches.values():
+        mine = [(column, out) for column, out in columns if column.cache is cache]
+        with lane.here():
+            found = {column.name: _empty(rows_N, _width(column.rows)) for column, _ in mine}
+            places_N = torch.empty(len(rows_N), dtype=torch.int32, device=rows_N.device)
+        cache.peek(rows_N, found, places_N, lane)
+        places, *in_slots = lane.to_host([places_N, *found.values()])
+        at = np.flatnonzero(places.view(np.int32).reshape(-1) < 0)
+        for (column, out), slots in zip(mine, in_slots, strict=True):
+            out[:] = slots
+            if len(at):
+                below = column.rows.view(torch.uint8).numpy()
+                copy_rows(below[np.newaxis], rows[at], out, at)
+
+
+def _empty(rows_N: Tensor, width: int) -> Tensor:
+    return torch.empty(len(rows_N), width, dtype=torch.int32, device=rows_N.device)
 
 
 def _width(rows_RW: Tensor) -> int:

@@ -72,26 +72,26 @@ class RowsCache:
         """Return which row is in each slot, int64 [slots]; any number for one that is free."""
         return self._slots.row_of_slot
 
-    def peek(self, name: str, rows_N: Tensor, out_NW: Tensor, places_N: Tensor, lane: Lane) -> None:
-        """Copy rows of the named table that are in slots, by any thread; rows come and go before or after.
+    def peek(self, rows_N: Tensor, outs: Mapping[str, Tensor], places_N: Tensor, lane: Lane) -> None:
+        """Copy rows of named tables that are in slots, by any thread; rows come and go before or after.
 
-        Args: out_NW: int32 words. places_N: int32, becomes the slots, -1 where a row is in none: then what left before
-        is below once the lane has been waited for.
+        Args: outs: int32 words [N, W] of each. places_N: int32, becomes the slots, -1 where a row is in none: then what
+        left before is below once the lane has been waited for.
         """
         with self._moving:
             if self._stream is None or lane.stream is None:
-                self._peek(name, rows_N, out_NW, places_N)
+                self._peek(rows_N, outs, places_N)
                 return
             self._stream.wait_stream(lane.stream)
             with torch.cuda.stream(self._stream):
                 if self._ferry is not None:
                     self._ferry.join()
-                self._peek(name, rows_N, out_NW, places_N)
+                self._peek(rows_N, outs, places_N)
             lane.stream.wait_stream(self._stream)
 
-    def _peek(self, name: str, rows_N: Tensor, out_NW: Tensor, places_N: Tensor) -> None:
-        cached = kept_rows.as_words(self.rows[name])
-        kept_rows.peek(rows_N, self._slots.slot_of_row, cached, out_NW, places_N)
+    def _peek(self, rows_N: Tensor, outs: Mapping[str, Tensor], places_N: Tensor) -> None:
+        for name, out_NW in outs.items():
+            kept_rows.peek(rows_N, self._slots.slot_of_row, kept_rows.as_words(self.rows[name]), out_NW, places_N)
 
     def read_through(self, name: str, rows_N: Tensor) -> Tensor:
         """Return rows of the named table, which need not be in slots and are not brought there."""
