@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -44,3 +45,22 @@ def test_an_unknown_benchmark_names_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         command.main(["nope"], standalone_mode=False)
     assert "telemetry" in caught.value.expected
+
+
+def test_a_campaign_is_told_the_file_that_it_goes_on_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: list[Path | None] = []
+
+    def campaign(quick: bool, resume: Path | None) -> BenchResult:
+        told.append(resume)
+        return BenchResult(figures=[])
+
+    monkeypatch.setattr(bench, "load", lambda _: campaign)
+    assert command.main(["ett", "--resume", str(tmp_path / "done.jsonl")], standalone_mode=False) == 0
+    assert command.main(["ett"], standalone_mode=False) == 0
+    assert told == [tmp_path / "done.jsonl", None]
+
+
+def test_a_benchmark_that_is_run_as_a_whole_refuses_to_go_on() -> None:
+    with pytest.raises(UsageError, match="run as a whole") as caught:
+        command.main(["telemetry", "--resume", "done.jsonl"], standalone_mode=False)
+    assert caught.value.expected == "ett"

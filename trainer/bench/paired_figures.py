@@ -36,7 +36,10 @@ def pairs(campaign: Campaign, rows: Rows, variant: str = OPTIMISED) -> dict[str,
 
 
 def figures_of(campaign: Campaign, rows: Rows) -> list[Measured]:
-    """Return the table [ett]; a shape whose plain ETT is not one of the paper's is no sample of it."""
+    """Return the table [ett]; a shape whose plain ETT is not one of the paper's is no sample of it.
+
+    What the optimised legs did without is told beside each figure.
+    """
     low, high = campaign.plain_ett
     kept, left_out = [], []
     for name, of_shape in pairs(campaign, rows).items():
@@ -45,7 +48,8 @@ def figures_of(campaign: Campaign, rows: Rows) -> list[Measured]:
             kept += of_shape
         else:
             left_out.append(f"{name}: plain ETT is {plain:.1%}, outside of {low:.0%} to {high:.0%}")
-    said = "; ".join(left_out)
+    absent = [f"not switched on: {', '.join(campaign.absent)}"] if campaign.absent else []
+    said = "; ".join([*left_out, *absent])
     return [
         Measured(name="gain_points", unit="points", samples=[100 * (ett(o) - ett(p)) for p, o in kept], reason=said),
         Measured(name="optimised_ett", unit="", samples=[ett(o) for _, o in kept], reason=said),

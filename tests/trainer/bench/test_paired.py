@@ -296,6 +296,11 @@ def test_a_shape_whose_plain_leg_is_not_as_the_papers_is_no_sample() -> None:
     assert figures[0].reason == "s: plain ETT is 60.0%, outside of 70% to 85%"
 
 
+def test_figures_say_what_the_optimised_legs_did_without() -> None:
+    campaign = small(absent=("magic",))
+    assert {f.reason for f in figures_of(campaign, rows_of(campaign))} == {"not switched on: magic"}
+
+
 def test_a_gain_is_split_into_what_the_first_start_saves_and_what_restarts_repeat() -> None:
     campaign = small()
     told = shape_detail(campaign, rows_of(campaign), "s")
