@@ -90,8 +90,9 @@ class RowCapture:
 
     def want_only(self, wanted: RowMap) -> None:
         """Keep no others from now on; until this is called every row is wanted."""
-        self._settled.mark_others(wanted)
-        self._others.mark_others(wanted)
+        with self._table.lock.patiently():  # training marks rows within it
+            self._settled.mark_others(wanted)
+            self._others.mark_others(wanted)
 
     def touched(self, slots: Slots) -> None:
         """Give up if rows are wanted: nobody knows whether they were read before they were written to."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from capture_world import RULES, CaptureWorld
 
 from ett.checkpoint.capture import row_capture, staged_rows, staging_pool
+from ett.checkpoint.policy.row_map import RowMap
 from ett.checkpoint.policy.table_tracker import TableTracker
 
 ROWS_OF_BLOCK = 3
@@ -45,6 +48,20 @@ def assert_exact(lived: list[CaptureWorld], num_seeds: int) -> None:
     assert sum(world.num_saved for world in lived) > num_seeds
     for path in ("prefetch", "guard", "sweep"):
         assert sum(world.counts[path] for world in lived), path
+
+
+def test_what_is_wanted_is_marked_while_no_update_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both change words of the same maps, of which the one that writes last would lose what the other wrote."""
+    held, mark = [], RowMap.mark_others
+
+    def marked(self: RowMap, than: RowMap) -> None:
+        frame = sys._getframe(1)
+        held.append(frame.f_locals["self"]._table.lock._owner == threading.get_ident())
+        mark(self, than)
+
+    monkeypatch.setattr(RowMap, "mark_others", marked)
+    CaptureWorld(random.Random(0), RULES).run()
+    assert held and all(held)
 
 
 @pytest.mark.slow
