@@ -31,7 +31,10 @@ def _joined(parts: dict[str, bytes]) -> bytes:
 def unseal(data: bytes) -> dict[str, Any] | None:
     """Return the fields of a sealed document, or None when any byte is not as `seal` wrote it."""
     fields = unchecked_fields(data)
-    return fields if fields is not None and seal(fields) == data else None
+    try:
+        return fields if fields is not None and seal(fields) == data else None
+    except ValueError:  # a number that is not finite, which json.loads takes
+        return None
 
 
 def unchecked_fields(data: bytes) -> dict[str, Any] | None:

@@ -108,3 +108,10 @@ def test_half_a_stream_is_never_visible(tmp_path: Path) -> None:
             raise KeyboardInterrupt
     assert store.list("") == []
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "4e94304"])
+def test_a_number_that_is_not_finite_is_damage(number: str) -> None:
+    whole = seal({"bytes": 4194304, "document": "commit"})
+    assert unseal(whole) is not None
+    assert unseal(whole.replace(b"4194304", number.encode())) is None
