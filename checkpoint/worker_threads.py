@@ -200,6 +200,7 @@ class _Pipeline(Generic[Job, Item, Result]):
             self._is_over = True
             self._end_workers()
             self._changed.notify_all()
+            self._room.release(max(1, self._readers))  # of workers that may never have begun
 
     def _read_all(self) -> None:
         while (job := self._next()) is not None:

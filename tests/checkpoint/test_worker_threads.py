@@ -136,6 +136,23 @@ def test_an_interrupted_wait_has_no_more_jobs_begun(run: Run) -> None:
     assert threading.active_count() == before
 
 
+def test_a_pipeline_whose_workers_cannot_be_started_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, begun, start = threading.active_count(), 0, threading.Thread.start
+
+    def started(thread: threading.Thread) -> None:
+        nonlocal begun
+        begun += 1
+        if begun > 40:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    with pytest.raises(RuntimeError, match="start new thread"):
+        in_pipeline(range(1000), lambda job: job, lambda item: item, 40)
+    monkeypatch.undo()
+    assert threading.active_count() == before
+
+
 def test_what_is_done_beside_is_raised_where_it_is_asked_for() -> None:
     def fail() -> None:
         raise OSError("full")
