@@ -6,7 +6,7 @@ for it, which whoever writes brings to the host, and else to the host, which the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,16 @@ class StagedPart:
 
     values: Tensor  # on the host, contiguous
     box: Box
+
+
+def within(num_bytes: int, parts: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """Return the parts, in order, that there is room for beside those before them."""
+    found = []
+    for name, part in parts:
+        if part.nbytes <= num_bytes:
+            num_bytes -= part.nbytes
+            found.append((name, part))
+    return found
 
 
 class StagingArea:
@@ -52,11 +62,7 @@ class StagingArea:
             else:
                 memory.copy_(part)
         for device, parts in on_device.items():
-            room, copies = self._device_bytes, dict[str, Tensor]()
-            for name, part in parts:
-                room -= part.nbytes
-                if room >= 0:
-                    copies[name] = self._copy_for(name, part)
+            copies = {name: self._copy_for(name, part) for name, part in within(self._device_bytes, parts)}
             if copies:
                 torch._foreach_copy_(list(copies.values()), [part for name, part in parts if name in copies])
             for name, part in parts:
