@@ -215,12 +215,18 @@ class BlockCapture:
 
     def _keep(self, updated: Updated, ring: Ring) -> None:
         number = self._launched = self._launched + 1  # before it begins: who finds a row kept by it waits for it
-        kept_rows.note_update(updated, self.bits, ring, launch=number)
-        self._told[number % _TOLD].copy_(ring.words[KEPT], non_blocking=True)
-        event = None
-        if self.is_cuda:
-            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            event.record(self.stream)
+        event = torch.cuda.Event(blocking=True) if self.is_cuda else None  # type: ignore[no-untyped-call]
+
+        def launch() -> None:
+            kept_rows.note_update(updated, self.bits, ring, launch=number)
+            self._told[number % _TOLD].copy_(ring.words[KEPT], non_blocking=True)
+            if event is not None:
+                event.record(self.stream)
+
+        failure = raised_by(launch)
+        if failure is not None:  # whoever waits for what this launch keeps would never hear of it
+            self.give_up(CorruptState(f"rows on {self.device} could not be kept before an update: {failure!r}"))
+            raise failure
         with self._changed:
             self._launches.append(_Launch(number, updated.end - updated.begin, event))
             self._changed.notify_all()

@@ -126,6 +126,23 @@ def test_who_finds_a_row_kept_by_a_launch_that_the_host_has_not_noted_yet_waits_
     boundary.close()
 
 
+def test_a_launch_that_fails_fails_the_save_and_says_why(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, parts = tracked(make, EmbOptimType.EXACT_SGD)
+    boundary, note = parts[1].at_boundary(staging(), PATIENT), kept_rows.note_update
+
+    def noted(*args: Any, **named: Any) -> None:
+        note(*args, **named)
+        if args[2] is not None:
+            raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(kept_rows, "note_update", noted)
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        train(tables, batch(random.Random(1)))
+    with pytest.raises(CorruptState, match="no such kernel"):
+        read(boundary, parts[1], list(range(90)))
+    boundary.close()
+
+
 @pytest.mark.parametrize("rule", ["the update keeps no row", "a claim gets every row"])
 def test_without_a_rule_wrong_rows_are_found(make: Make, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     if rule == "the update keeps no row":
