@@ -102,7 +102,7 @@ def collect(store: Store, keep: Keep, plan: Collection, watch: Watch = unwatched
             did="deleted nothing",
             do="look at the new plan, then try again",
         )
-    delete_commits(store, plan.commits, plan.gone, plan.names)
+    delete_commits(CommitLog(store), plan.commits, plan.gone, plan.names)
     for lease in dead_leases(store, time.time()):
         store.delete(lease)
     store.delete(name)

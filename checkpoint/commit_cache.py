@@ -32,8 +32,10 @@ class CommitCache:
         return commit
 
     def keep_only(self, names: Collection[str]) -> None:
+        """Forget the others, but for those after the newest of them: it may just have been made."""
+        newest = max(names, default="")
         for name in list(self._commits):
-            if name not in names:
+            if name not in names and name <= newest:
                 self._commits.pop(name, None)
 
 

@@ -34,7 +34,7 @@ class CommitLog:
         """Return a commit. Raises: CorruptState: missing or damaged; ConfigError: of a newer format."""
         name = commit_name(seq)
         try:
-            return read_commit(self.store, name)
+            return self._read(name)
         except FileNotFoundError as err:
             raise CorruptState(f"{name} is missing under {self.store.uri}") from err
 

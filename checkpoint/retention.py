@@ -38,7 +38,7 @@ def retire(store: Store, keep_last: int, cache: CommitCache | None = None) -> li
         if newest_state is None:
             return []
         check_files(store, newest_state)
-        return _delete(store, known, kept)
+        return _delete(CommitLog(store, cache), known, kept)
     except CorruptState as err:
         log.error("kept all commits: the newest does not verify: %s", err)
     except (EttError, FileNotFoundError) as err:
@@ -60,17 +60,17 @@ def _held(store: Store, known: dict[int, Commit]) -> dict[int, Commit]:
     return {hold.seq: known[hold.seq] for hold in holds(store, time.time()) if hold.seq in known}
 
 
-def _delete(store: Store, known: dict[int, Commit], kept: dict[int, Commit]) -> list[int]:
+def _delete(commits: CommitLog, known: dict[int, Commit], kept: dict[int, Commit]) -> list[int]:
     gone = [known[seq] for seq in sorted(known) if seq not in kept]
     live = {file.path for commit in kept.values() for file in commit.stored_files()}
     dead = {file.path for commit in gone for file in commit.stored_files()} - live
     delete_commits(
-        store, known, [commit.seq for commit in gone], sorted(dead, key=lambda path: (path[:2] != "m/", path))
+        commits, known, [commit.seq for commit in gone], sorted(dead, key=lambda path: (path[:2] != "m/", path))
     )
     return [commit.seq for commit in gone]
 
 
-def delete_commits(store: Store, known: dict[int, Commit], seqs: list[int], names: list[str]) -> None:
+def delete_commits(commits: CommitLog, known: dict[int, Commit], seqs: list[int], names: list[str]) -> None:
     """Delete records, then those of the files that no record needs which was made meanwhile, in this order.
 
     A newer life may go back to a commit that is about to go: whoever opens an epoch looks whether that is still there
@@ -78,14 +78,15 @@ def delete_commits(store: Store, known: dict[int, Commit], seqs: list[int], name
     Args: known: all records as they were when this was decided.
     Raises: CorruptState: a record that was made meanwhile cannot be read; the files stay.
     """
+    store = commits.store
     for seq in seqs:
         store.delete(commit_name(seq))
     if not seqs:
         late = []
     else:
         store.sync([commit_name(seqs[0])])
-        late = [seq for seq in CommitLog(store).seqs() if seq > max(known)]
-    needed = {file.path for seq in late for file in CommitLog(store).read(seq).stored_files()}
+        late = [seq for seq in commits.seqs() if seq > max(known)]
+    needed = {file.path for seq in late for file in commits.read(seq).stored_files()}
     for name in names:
         if name not in needed:
             store.delete(name)

@@ -287,7 +287,8 @@ def _commit(
         for file in commit.stored_files():
             if not place.is_buffer or plan["ckpt_uuid"] in file.path:
                 _check_seen(place.store, file)
-    return CommitLog(place.store, place.commits).append(commit)
+    # Of a buffer's commits nobody reads the log again and again, so that nothing would ever leave the cache.
+    return CommitLog(place.store, None if place.is_buffer else place.commits).append(commit)
 
 
 def _check_seen(store: Store, file: StoredFile) -> None:

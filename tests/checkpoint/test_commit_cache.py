@@ -55,6 +55,29 @@ def test_a_save_parses_no_record_however_long_the_chain(tmp_path: Path, parsed: 
     assert [commit.step for commit in known.values()] == [5, 6, 7]
 
 
+def test_a_buffer_whose_log_nobody_reads_keeps_no_commits(tmp_path: Path) -> None:
+    buffer = str(tmp_path / "buffer")
+    rank = Rank(tmp_path / "store", ThreadRanks(0, 1, Meeting(1)), keep_last=2, buffer_dir=buffer)
+    for step in (1, 2, 3):
+        rank.fill(step)
+        rank.checkpointer.save(step, step)
+    place = rank.checkpointer._place
+    assert place.is_buffer and not place.commits._commits
+    rank.checkpointer.close()
+
+
+def test_one_that_was_made_since_the_log_was_listed_stays(tmp_path: Path) -> None:
+    saved_world(tmp_path, 1, [1, 2], keep_last=9)
+    cache = CommitCache()
+    log = CommitLog(LocalStore(tmp_path), cache)
+    log.read_all()
+    first, newest = sorted(cache._commits)[0], sorted(cache._commits)[-1]
+    cache.keep_only({first})
+    assert newest in cache._commits
+    cache.keep_only({newest})
+    assert set(cache._commits) == {newest}
+
+
 def test_a_record_that_was_damaged_meanwhile_is_noticed(tmp_path: Path) -> None:
     saved_world(tmp_path, 1, [1, 2, 3], keep_last=3)
     store, cache = LocalStore(tmp_path), CommitCache()
