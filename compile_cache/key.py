@@ -1,7 +1,8 @@
 """What compiled code depends on, as one name: equal keys may share artefacts, and nothing else may.
 
-A key errs on the side of another name: torch checks each graph again by a key of its own, so a wrong hit here would
-cost a compilation and no bit.
+A key errs on the side of another name. torch checks each graph again by a key of its own, so most wrong hits here would
+cost a compilation; but that key lacks some of what code is made for (ATEN_CPU_CAPABILITY, torch 2.13), where this one
+alone stands between a job and other bits.
 """
 
 from __future__ import annotations

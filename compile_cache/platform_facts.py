@@ -23,7 +23,9 @@ from ett.versions import version_of
 _PROC = Path("/proc")
 _TORCH_FACT = re.compile(r"^(__version__|cuda|git_version)[^=]*= *'([^']*)'", re.MULTILINE)
 # Options of torch's compilers that are set by variables; where caches lie, and what is printed, changes no code.
-_OPTIONS = re.compile(r"(TORCHINDUCTOR|TORCHDYNAMO|TORCH_COMPILE|TRITON|AOT_)_?\w*|CXX|CUDA_HOME")
+# ATEN_CPU_CAPABILITY: what C++ code is tiled for; torch's own key of a graph lacks it, its key of the object has it, so
+# an object for other vectors would be made of the cached source.
+_OPTIONS = re.compile(r"(TORCHINDUCTOR|TORCHDYNAMO|TORCH_COMPILE|TRITON|AOT_)_?\w*|CXX|CUDA_HOME|ATEN_CPU_CAPABILITY")
 _NO_OPTIONS = re.compile(
     r"\w*(CACHE_DIR|DUMP_DIR|LOG\w*|TRACE|VERBOSE|PROGRESS|COMPILE_THREADS|TRITON_HOME|CACHE_MANAGER|DEBUG\w*)"
 )

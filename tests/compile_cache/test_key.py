@@ -101,6 +101,11 @@ def test_variables_of_the_compilers_are_options() -> None:
     assert environment_options({"CXX": "clang++"}) == {"CXX": "clang++"}
 
 
+def test_the_processors_capability_that_torch_is_told_is_an_option() -> None:
+    """Torch's C++ code is tiled for it, and torch's own key of a graph does not know it."""
+    assert environment_options({"ATEN_CPU_CAPABILITY": "avx2"}) != environment_options({})
+
+
 def test_variables_that_change_no_code_are_none() -> None:
     others = {
         "TORCH_LOGS": "+dynamo",
