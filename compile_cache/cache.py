@@ -84,26 +84,24 @@ class CompileCache:
 
     def fetch(self) -> Fetched:
         """Unpack what the stores have of this key, the local one first; takes compile.fetch_timeout_s at most."""
-        found: list[Fetched] = []
-        thread = threading.Thread(target=lambda: found.append(self._fetch()), name="ett-compile-fetch", daemon=True)
-        thread.start()
-        thread.join(self._config.fetch_timeout_s)
-        limit = f"no answer within compile.fetch_timeout_s = {self._config.fetch_timeout_s:g}"
-        fetched = found[0] if found else Fetched(result="late", seconds=self._config.fetch_timeout_s, why=limit)
+        fetched = self._fetch_within(self._config.fetch_timeout_s)
         self._say("fetch", fetched.result, fetched.why, fetched.seconds)
         self._record("fetch", fetched.result, fetched.seconds, source=fetched.source, bytes=fetched.num_bytes)
         return fetched
 
-    def wait(self, pause: Callable[[float], object] = time.sleep) -> Fetched:
-        """Return once another rank has published, or after compile.wait_s: then this one compiles for itself."""
+    def wait(self, longest_s: float, pause: Callable[[float], object] = time.sleep) -> Fetched:
+        """Return once another rank has published; after compile.wait_s, or longest_s, this one compiles for itself.
+
+        So it does as soon as a pack is refused, or a store fails or does not answer.
+        """
         begun_ns, pause_s = self._clock.mono_ns(), _FIRST_PAUSE_S
-        while True:
-            fetched = self._fetch()
-            waited_s = (self._clock.mono_ns() - begun_ns) / NS
-            if fetched.result == "hit" or waited_s >= self._config.wait_s:
-                break
-            pause(min(pause_s, self._config.wait_s - waited_s))
+        most_s, fetched = min(self._config.wait_s, longest_s), Fetched(result="miss")
+        while fetched.result == "miss" and (left_s := most_s - self._seconds_since(begun_ns)) > 0.0:
+            pause(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            fetched = self._fetch_within(min(self._config.fetch_timeout_s, left_s))
+        waited_s = self._seconds_since(begun_ns)
+        self._say("wait", fetched.result, fetched.why, waited_s)
         self._record("wait", fetched.result, waited_s, source=fetched.source, bytes=fetched.num_bytes)
         return fetched
 
@@ -112,13 +110,21 @@ class CompileCache:
         begun_ns = self._clock.mono_ns()
         results: list[PublishResult] = ["nothing_new"]
         failure = raised_by(lambda: results.extend(self._publish(store) for store in self._stores if self._has_new()))
-        seconds = (self._clock.mono_ns() - begun_ns) / NS
+        seconds = self._seconds_since(begun_ns)
         result: PublishResult = "failed" if failure else _newest(results)
         self._say("publish", result, _text(failure), seconds)
         self._record("publish", result, seconds)
         if failure is not None and not isinstance(failure, Exception):
             raise failure
         return result
+
+    def _fetch_within(self, limit_s: float) -> Fetched:
+        found: list[Fetched] = []
+        thread = threading.Thread(target=lambda: found.append(self._fetch()), name="ett-compile-fetch", daemon=True)
+        thread.start()
+        thread.join(limit_s)
+        limit = f"no answer within {limit_s:.3g} s (compile.fetch_timeout_s, or what is left of a wait)"
+        return found[0] if found else Fetched(result="late", seconds=limit_s, why=limit)
 
     def _fetch(self) -> Fetched:
         begun_ns = self._clock.mono_ns()
@@ -131,10 +137,11 @@ class CompileCache:
                 fetched = here
             if here.result == "hit":
                 break
-        return replace(fetched, seconds=(self._clock.mono_ns() - begun_ns) / NS)
+        return replace(fetched, seconds=self._seconds_since(begun_ns))
 
     def _fetch_from(self, store: _Store) -> Fetched:
         with self._turn():
+            self._secret()  # where nothing can be signed, no rank need wait for what another publishes
             num_bytes, refused, packs = 0, "", []
             for stored in store.packs.stored(self.key)[:MOST_PACKS]:
                 try:
@@ -226,6 +233,9 @@ class CompileCache:
 
     def _secret(self) -> bytes:
         return signing_key(self._config.key_file, self._environ)
+
+    def _seconds_since(self, begun_ns: int) -> float:
+        return (self._clock.mono_ns() - begun_ns) / NS
 
     def _say(self, action: str, result: str, why: str, seconds: float) -> None:
         level = logging.WARNING if result in ("refused", "failed", "late", "too_large") else logging.INFO

@@ -20,7 +20,9 @@ class CompileConfig:
     max_bytes: int = 4 << 30  # of the local store: what was used longest ago goes
     max_pack_bytes: int = 512 << 20  # of one pack, unpacked; a larger one is neither published nor loaded
     fetch_timeout_s: float = 60.0  # longest wait for a store at the start; then this start compiles
-    wait_s: float = 600.0  # longest wait of the other ranks for what rank 0 compiles; then each compiles for itself
+    # Longest wait of the other ranks for what rank 0 compiles, at most half of train.comm_timeout_s; then each compiles
+    # for itself.
+    wait_s: float = 600.0
 
     def __post_init__(self) -> None:
         check_uri(self.uri, "compile.uri")

@@ -20,6 +20,8 @@ from ett.trainer.embedding.table_outputs import SparseInputs
 from ett.trainer.job_recipe import JobRecipe
 
 PUBLISH_GRACE_S = 2.0  # of a job that ends while what it compiled is still being published
+# Where no pack comes, the others begin to compile that much later than rank 0, which waits for them in a collective.
+_SHARE_OF_TIMEOUT = 0.5
 
 
 class CompiledStart:
@@ -35,8 +37,8 @@ class CompiledStart:
         Args: fetched: None: nothing is kept.
         Raises: ConfigError: torch cannot compile.
         """
-        if fetched is not None and not fetched.is_hit and self._has_other:
-            fetched.cache.wait()
+        if fetched is not None and fetched.result == "miss" and self._has_other:
+            fetched.cache.wait(_SHARE_OF_TIMEOUT * self._recipe.trainer.train.comm_timeout_s)
         compile_dense(self._recipe.trainer, compile_plan(self._recipe, world_size), device)
         if fetched is not None:
             self._publishing = threading.Thread(target=fetched.cache.publish, name="ett-compile-publish", daemon=True)

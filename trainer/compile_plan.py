@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ett.compile_cache import CompileCache, key_parts
+from ett.compile_cache.cache import FetchResult
 from ett.compile_cache.key import KeyParts
 from ett.tracker import Run
 from ett.trainer.config import TrainConfig
@@ -56,7 +57,7 @@ def recipe_key_parts(recipe: JobRecipe, plan: CompilePlan, environ: Mapping[str,
 @dataclass(frozen=True, slots=True)
 class FetchedCode:
     cache: CompileCache
-    is_hit: bool
+    result: FetchResult
 
 
 def fetch_compiled(run: Run, recipe: JobRecipe, environ: Mapping[str, str]) -> FetchedCode:
@@ -68,7 +69,7 @@ def fetch_compiled(run: Run, recipe: JobRecipe, environ: Mapping[str, str]) -> F
     parts = recipe_key_parts(recipe, compile_plan(recipe, run.world_size), environ)
     cache = CompileCache(recipe.compile, parts, folder, environ, run.emit)
     os.environ[FOLDER_VARIABLE] = str(folder)
-    return FetchedCode(cache, cache.fetch().result == "hit")
+    return FetchedCode(cache, cache.fetch().result)
 
 
 def has_compiling_rank(recipe: JobRecipe, environ: Mapping[str, str]) -> bool:

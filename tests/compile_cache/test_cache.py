@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -228,7 +228,8 @@ def test_a_store_that_is_down_leaves_what_lies_here(host: Host, bucket: str, mon
     assert (fetched.result, "no route to host" in fetched.why) == ("failed", True)
 
 
-def test_a_store_that_never_answers_is_given_up(host: Host, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def stuck_buckets(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Have buckets answer once the event is set."""
     answer = threading.Event()
 
     def stuck(self: RemotePacks, prefix: str = "") -> list[object]:
@@ -236,6 +237,11 @@ def test_a_store_that_never_answers_is_given_up(host: Host, bucket: str, monkeyp
         return []
 
     monkeypatch.setattr(RemotePacks, "stored", stuck)
+    return answer
+
+
+def test_a_store_that_never_answers_is_given_up(host: Host, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = stuck_buckets(monkeypatch)
     host.config = CompileConfig(uri=bucket, fetch_timeout_s=0.05)
     cache = host.process()
     assert cache.fetch().result == "late"
@@ -260,14 +266,54 @@ def test_a_rank_waits_until_another_has_published(host: Host) -> None:
             host.process(graph("a")).publish()
 
     waiting = host.process()
-    assert waiting.wait(pause).result == "hit"
+    assert waiting.wait(60.0, pause).result == "hit"
     assert len(pauses) == 3
     assert unpacked(waiting) == graph("a")
 
 
-def test_a_rank_waits_no_longer_than_it_may(host: Host) -> None:
-    host.config = CompileConfig(wait_s=0.0)
-    assert host.process().wait(lambda seconds: None).result == "miss"
+@pytest.mark.parametrize("wait_s, longest_s", [(0.0, 60.0), (60.0, 0.0)])
+def test_a_rank_waits_no_longer_than_it_may(wait_s: float, longest_s: float, host: Host) -> None:
+    host.config = CompileConfig(wait_s=wait_s)
+    assert host.process().wait(longest_s, pauses_once([])).result == "miss"
+
+
+def pauses_once(then: list[Callable[[], object]]) -> Callable[[float], None]:
+    """Return a pause during which `then` happens; a second one would be for nothing."""
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        assert not paused
+        paused.append(seconds)
+        for happens in then:
+            happens()
+
+    return pause
+
+
+def test_a_rank_waits_for_no_pack_that_it_refuses(host: Host) -> None:
+    def publish_torn() -> None:
+        host.process(graph("a")).publish()
+        damage(host, "torn")
+
+    assert host.process().wait(60.0, pauses_once([publish_torn])).result == "refused"
+
+
+def test_a_rank_waits_for_no_store_that_does_not_answer(
+    host: Host, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = stuck_buckets(monkeypatch)
+    host.config = CompileConfig(uri=bucket, fetch_timeout_s=0.05)
+    assert host.process().wait(60.0, pauses_once([])).result == "late"
+    answer.set()
+
+
+def test_a_key_that_cannot_be_read_is_noticed_where_there_is_no_pack(host: Host) -> None:
+    """Where rank 0 cannot sign what it compiles, no rank need wait for that."""
+    host.home.mkdir()
+    (host.home / "key").write_text("the key of all hosts")
+    (host.home / "key").chmod(0o644)
+    host.config = CompileConfig(key_file=str(host.home / "key"))
+    assert host.process().fetch().result == "failed"
 
 
 def test_what_was_used_longest_ago_goes_first(host: Host) -> None:

@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from ett.compile_cache import CompileCache, CompileConfig
+from ett.compile_cache.cache import Fetched, FetchResult
 from ett.compile_cache.key import KeyParts
 from ett.errors import ConfigError
 from ett.recipe import resolve
@@ -81,15 +82,18 @@ def test_without_the_cache_nothing_is_fetched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "environ, is_hit, actions",
+    "environ, result, actions",
     [
-        ({"RANK": "1", "LOCAL_RANK": "1"}, False, ["wait", "publish"]),
-        ({"RANK": "1", "LOCAL_RANK": "1"}, True, ["publish"]),
-        ({}, False, ["publish"]),
+        ({"RANK": "1", "LOCAL_RANK": "1"}, "miss", ["wait", "publish"]),
+        ({"RANK": "1", "LOCAL_RANK": "1"}, "hit", ["publish"]),
+        ({"RANK": "1", "LOCAL_RANK": "1"}, "refused", ["publish"]),
+        ({"RANK": "1", "LOCAL_RANK": "1"}, "failed", ["publish"]),
+        ({"RANK": "1", "LOCAL_RANK": "1"}, "late", ["publish"]),
+        ({}, "miss", ["publish"]),
     ],
 )
-def test_only_a_rank_that_has_nothing_waits_for_another(
-    environ: Mapping[str, str], is_hit: bool, actions: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_only_a_rank_that_misses_waits_for_another(
+    environ: Mapping[str, str], result: FetchResult, actions: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
 
@@ -100,9 +104,28 @@ def test_only_a_rank_that_has_nothing_waits_for_another(
     parts = KeyParts(software={}, machine={}, code="", model={}, options={}, shapes=[])
     cache = CompileCache(CompileConfig(wait_s=0.0), parts, tmp_path / "f", {"ETT_HOME": str(tmp_path)}, emit)
     start = CompiledStart(build_recipe(resolve(EXAMPLE, SMALL).sections), environ)
-    start.compile(FetchedCode(cache, is_hit), 2, torch.device("cpu"))
+    start.compile(FetchedCode(cache, result), 2, torch.device("cpu"))
     start.close()
     assert said == actions
+
+
+def test_a_rank_is_waited_for_less_long_than_the_others_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0, which has compiled and published nothing, waits for the others in its first collective meanwhile."""
+    waits: list[float] = []
+
+    class Cache:
+        def wait(self, longest_s: float) -> Fetched:
+            waits.append(longest_s)
+            return Fetched(result="miss")
+
+        def publish(self) -> None: ...
+
+    monkeypatch.setattr(compile_ahead, "compile_dense", lambda *given: None)
+    recipe = build_recipe(resolve(EXAMPLE, [*SMALL, "train.comm_timeout_s=40"]).sections)
+    start = CompiledStart(recipe, {"LOCAL_RANK": "1"})
+    start.compile(FetchedCode(cast(CompileCache, Cache()), "miss"), 2, torch.device("cpu"))
+    start.close()
+    assert waits == [20.0]
 
 
 def test_a_compiler_that_is_missing_is_a_users_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_ranks_find_what_was_compiled_for_them(home: Path) -> None:
     environ = {"ETT_HOME": str(home), "OMP_NUM_THREADS": "1"}  # as TorchElastic sets it
     fetched = fetch_compiled(run, recipe, environ)
     run.close()
-    assert (fetched.is_hit, fetched.cache.key) == (True, data["key"])
+    assert (fetched.result, fetched.cache.key) == ("hit", data["key"])
 
 
 def test_what_is_there_is_not_compiled_again(home: Path) -> None:
