@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,11 @@ from typing import Any
 import click
 
 from ett.compile_cache.cache import local_folder
-from ett.compile_cache.config import CompileConfig
 from ett.compile_cache.pack import Pack, open_pack
 from ett.compile_cache.pack_store import PackStore, Stored, open_pack_store
 from ett.compile_cache.signing_key import signing_key
 from ett.compile_cache.store_bound import key_of, surplus
-from ett.errors import CorruptState, NotFound
+from ett.errors import ConfigError, CorruptState, NotFound
 from ett.recipe import resolve
 from ett.recipe_cli import site_file
 from ett.seams import SEAMS, load
@@ -67,7 +68,7 @@ def show_command(key: str, uri: str, key_file: str, as_json: bool) -> None:
     """Show what KEY, or the one key that begins so, was made of, and what its packs have."""
     store = _open(uri)
     found = _packs_of(store, key)
-    opened = [(stored, _opened(store, stored, key_file)) for stored in found]
+    opened = list(_opened(store, found, key_file))
     packs = [pack for _, pack in opened if isinstance(pack, Pack)]
     rows = [{"name": stored.name, "bytes": stored.num_bytes, **_facts(pack)} for stored, pack in opened]
     parts = packs[0].parts if packs else None
@@ -88,10 +89,12 @@ def show_command(key: str, uri: str, key_file: str, as_json: bool) -> None:
 @_key_file
 @_as_json
 def verify_command(key: str, uri: str, key_file: str, as_json: bool) -> int:
-    """Check each pack, of KEY or of all, as a start would; exit code 8 if one is refused."""
+    """Check each pack, of KEY or of all, as a start would, but for its size; exit code 8 if one is refused."""
     store = _open(uri)
     stored = _packs_of(store, key) if key else store.stored()
-    rows = [{"name": each.name, "bytes": each.num_bytes, **_facts(_opened(store, each, key_file))} for each in stored]
+    rows = [
+        {"name": each.name, "bytes": each.num_bytes, **_facts(pack)} for each, pack in _opened(store, stored, key_file)
+    ]
     if as_json:
         _print_json("verify", {"uri": store.uri, "packs": rows})
     else:
@@ -135,7 +138,7 @@ def gc_command(*, max_bytes: int | None, damaged: bool, dry_run: bool, uri: str,
     """Remove the keys used longest ago, or packs that would be refused. A running job is not affected."""
     store = _open(uri)
     stored = store.stored()
-    gone = [each for each in stored if damaged and isinstance(_opened(store, each, key_file), CorruptState)]
+    gone = _damaged(store, stored, key_file) if damaged else []
     if max_bytes is not None:
         gone += surplus([each for each in stored if each not in gone], max_bytes)
     for each in () if dry_run else gone:
@@ -174,14 +177,35 @@ def _by_key(stored: list[Stored]) -> dict[str, list[Stored]]:
     return keys
 
 
-def _opened(store: PackStore, stored: Stored, key_file: str) -> Pack | CorruptState:
-    """Return a pack, or why a start would refuse it."""
-    most, where = CompileConfig().max_pack_bytes, f"{store.uri}/{stored.name}"
-    secret = signing_key(key_file, os.environ)
-    try:
-        return open_pack(store.read(stored.name), secret, key=key_of(stored), most_bytes=most, where=where)
-    except CorruptState as err:
-        return err
+def _opened(store: PackStore, stored: list[Stored], key_file: str) -> Iterator[tuple[Stored, Pack | CorruptState]]:
+    """Yield each pack, or why a start would refuse it; one that has gone meanwhile is left out.
+
+    Whatever its size: how large a pack may be is a recipe's to say, and only who has the key can have made it.
+    """
+    secret = signing_key(key_file, os.environ, may_make=False) if stored else b""
+    for each in stored:
+        where = f"{store.uri}/{each.name}"
+        try:
+            yield each, open_pack(store.read(each.name), secret, key=key_of(each), most_bytes=sys.maxsize, where=where)
+        except CorruptState as err:
+            yield each, err
+        except FileNotFoundError:
+            continue
+
+
+def _damaged(store: PackStore, stored: list[Stored], key_file: str) -> list[Stored]:
+    """Return the packs that would be refused. Raises: ConfigError: all are, as with a key that is not theirs."""
+    refused = [
+        (each, pack.code if isinstance(pack, CorruptState) else "") for each, pack in _opened(store, stored, key_file)
+    ]
+    if refused and all(code == "C011" for _, code in refused):
+        raise ConfigError(
+            f"none of the {len(refused)} packs in {store.uri} is whole and signed with the key that is used here",
+            expected="the key that the ranks sign with",
+            did="nothing was removed",
+            do="--key-file FILE; `ett compile-cache gc --max-bytes 0` removes all packs, whoever signed them",
+        )
+    return [each for each, code in refused if code]
 
 
 def _facts(pack: Pack | CorruptState) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ett.errors import AccessDenied, ConfigError
+from ett.errors import AccessDenied, ConfigError, NotFound
 from ett.job_folder import ett_home
 from ett.os_failure import os_failure
 
@@ -19,19 +19,25 @@ _LEAST_BYTES = 16
 _MADE_BYTES = 32
 
 
-def signing_key(key_file: str, environ: Mapping[str, str]) -> bytes:
+def signing_key(key_file: str, environ: Mapping[str, str], *, may_make: bool = True) -> bytes:
     """Return the key of $ETT_COMPILE_CACHE_KEY, else of `key_file`, else that of $ETT_HOME, made where there is none.
 
-    Raises: ConfigError: it is too short. AccessDenied: others than the owner can read or write the file. EttError: the
-        file cannot be read or made.
+    Raises: ConfigError: it is too short. AccessDenied: others than the owner can read or write the file. NotFound:
+        there is none, and none may be made. EttError: the file cannot be read or made.
     """
     if VARIABLE in environ:
         return _long_enough(environ[VARIABLE].encode(), f"${VARIABLE}")
     path = Path(key_file).expanduser() if key_file else ett_home(environ) / FILE
     try:
-        if not key_file:
+        if may_make and not key_file:
             _make(path)
         return _long_enough(_read(path), str(path))
+    except FileNotFoundError as err:
+        raise NotFound(
+            f"there is no signing key {path}",
+            expected=f"the key that packs are signed with: in ${VARIABLE}, or in a file",
+            do="--key-file FILE, or compile.key_file in a recipe",
+        ) from err
     except OSError as err:
         raise os_failure(err, path, elsewhere=f"compile.key_file, ${VARIABLE}") from err
 

@@ -16,10 +16,14 @@ from ett.compile_cache.cache import CompileCache
 from ett.compile_cache.cache_folder import write_files
 from ett.compile_cache.config import CompileConfig
 from ett.compile_cache.key import KeyParts
+from ett.compile_cache.pack_store import FolderPacks
+from ett.errors import ConfigError, NotFound
 
 PARTS = KeyParts(software={"torch": "2"}, machine={}, code="c", model={"kind": "dlrm"}, options={}, shapes=[[256, 13]])
 OTHER = replace(PARTS, code="d")
 FILES = {f"fxgraph/p5/{'a' * 52}/{'0' * 52}": b"graph", f"t3/{'a' * 52}.so": b"object" * 100}
+
+SMALL_PACKS = {"max_pack_bytes": 1}
 
 
 @pytest.fixture
@@ -96,6 +100,41 @@ def test_damaged_packs_go(home: Path) -> None:
     assert data("gc", "--damaged")["removed"] == [f"{PARTS.key}/0000.pack"]
     assert not path.exists()
     assert pack_of(home, OTHER).exists()
+
+
+@pytest.mark.parametrize("command", [("verify",), ("show", PARTS.key), ("gc", "--damaged")])
+def test_no_key_is_made_to_look_at_packs(command: tuple[str, ...], home: Path) -> None:
+    """Under a key made here, each pack of a store that hosts share would be one to remove."""
+    (home / "compile-cache.key").unlink()
+    refused = ett(*command).exception
+    assert isinstance(refused, NotFound)
+    assert "--key-file" in refused.render()
+    assert not (home / "compile-cache.key").exists()
+    assert pack_of(home, PARTS).exists()
+
+
+def test_packs_of_which_no_one_is_signed_with_this_key_stay(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETT_COMPILE_CACHE_KEY", "the key of other hosts")
+    assert isinstance(ett("gc", "--damaged").exception, ConfigError)
+    assert pack_of(home, PARTS).exists()
+    assert pack_of(home, OTHER).exists()
+    assert len(data("gc", "--max-bytes", "0")["removed"]) == 2
+
+
+def test_a_pack_above_the_default_bound_is_not_damaged(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is a recipe's (compile.max_pack_bytes), and none is named here."""
+    monkeypatch.setattr(CompileConfig.__init__, "__kwdefaults__", CompileConfig.__init__.__kwdefaults__ | SMALL_PACKS)
+    assert CompileConfig().max_pack_bytes == 1
+    assert data("gc", "--damaged")["removed"] == []
+    assert ett("verify").return_value == 0
+
+
+def test_a_pack_that_goes_meanwhile_is_passed_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = FolderPacks(home / "compile-cache").stored()
+    pack_of(home, PARTS).unlink()
+    monkeypatch.setattr(FolderPacks, "stored", lambda self, prefix="": stored)
+    assert [row["name"] for row in data("verify")["packs"]] == [f"{OTHER.key}/0000.pack"]
+    assert data("gc", "--damaged")["removed"] == []
 
 
 def test_what_was_used_longest_ago_goes_until_the_rest_fits(home: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ett.compile_cache.signing_key import FILE, VARIABLE, signing_key
-from ett.errors import AccessDenied, ConfigError, Unreachable
+from ett.errors import AccessDenied, ConfigError, NotFound
 
 
 def test_a_key_is_made_for_its_owner_alone(tmp_path: Path) -> None:
@@ -54,5 +54,5 @@ def test_a_short_key_is_refused_without_showing_it() -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Unreachable, match="nothing"):
+    with pytest.raises(NotFound, match="nothing"):
         signing_key(str(tmp_path / "nothing"), {})
