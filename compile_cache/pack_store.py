@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,11 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from ett.compile_cache.key import KEY_DIGITS
 from ett.errors import AccessDenied, ConfigError, Unreachable
 from ett.os_failure import os_failure
 from ett.store_uri import is_local, local_path
 
-SUFFIX = ".pack"
+_PACK = re.compile(rf"[0-9a-f]{{{KEY_DIGITS}}}/[0-9]{{4}}\.pack")  # all else that lies there is another's
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class PackStore(Protocol):
     def read(self, name: str) -> bytes: ...
 
     def stored(self, prefix: str = "") -> list[Stored]:
-        """Return the packs below a folder of names, sorted by name."""
+        """Return the packs, of all keys or of the one that is `prefix`, sorted by name."""
 
     def mark_used(self, name: str) -> None:
         """Note that a pack was fetched, where the store can: what was used longest ago goes first."""
@@ -75,10 +77,12 @@ class FolderPacks:
 
     def stored(self, prefix: str = "") -> list[Stored]:
         found = []
-        for path in sorted((self.root / prefix).rglob(f"*{SUFFIX}")):
+        for path in sorted(self.root.glob(f"{prefix or '*'}/*.pack")):
+            name = path.relative_to(self.root).as_posix()
             with suppress(FileNotFoundError):  # it may go meanwhile
                 facts = path.stat()
-                found.append(Stored(path.relative_to(self.root).as_posix(), facts.st_size, facts.st_mtime))
+                if _PACK.fullmatch(name):
+                    found.append(Stored(name, facts.st_size, facts.st_mtime))
         return found
 
     def mark_used(self, name: str) -> None:
@@ -126,7 +130,7 @@ class RemotePacks:
         return [
             Stored(name, int(facts["size"]), _written_unix_s(facts))
             for name, facts in sorted(names.items())
-            if name.endswith(SUFFIX)
+            if _PACK.fullmatch(name)
         ]
 
     def mark_used(self, name: str) -> None:
