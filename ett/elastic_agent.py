@@ -50,6 +50,7 @@ class _Replacing:
 
     generation: Generation
     failed: list[RankExit]  # why
+    order: list[int]  # in which they ended
     replaced: list[int]  # torch's local ranks; those of `local_ranks` are still to be started
     local_ranks: list[int]
     survivors: list[int]  # ranks that have to come over, as they are counted in this generation
@@ -149,7 +150,8 @@ class SupervisedAgent(LocalElasticAgent):
         is_stopping = any(gone.code == PREEMPTED_CODE for gone in failed)
         if is_stopping or len(failed) < len(exits) or not self._can_live_on(lost, left):
             return None
-        outcome = self._job.lose_ranks(failed, self._exit_order())
+        order = self._exit_order()
+        outcome = self._job.lose_ranks(failed, order)
         decision = outcome.decision
         if decision is None or not decision.restart:
             return None
@@ -166,6 +168,7 @@ class SupervisedAgent(LocalElasticAgent):
         self._replacing = _Replacing(
             generation=generation,
             failed=failed,
+            order=order,
             replaced=replaced,
             local_ranks=list(replaced),
             survivors=[self._rank(local_rank) for local_rank in left],
@@ -196,7 +199,7 @@ class SupervisedAgent(LocalElasticAgent):
             self._replacing = None if self._job.have_joined([self._rank(n) for n in now.replaced]) else now
         elif not has_come and (time.monotonic() > now.join_until_s or exits):
             self._job.say(f"not every rank came to generation {now.generation.number}: the attempt ends")
-            return self._end_attempt(now.failed, [], self._end_workers(signal.SIGTERM, SURVIVORS_GRACE_S))
+            return self._end_attempt(now.failed, now.order, self._end_workers(signal.SIGTERM, SURVIVORS_GRACE_S))
         return None
 
     def _replace(self, local_rank: int, generation: Generation) -> None:

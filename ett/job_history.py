@@ -77,7 +77,8 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
             status = ""
         elif record.ev == "attempt_ended":
             ended.setdefault(record.att, record)
-            lives.setdefault((record.att, record.gen), record)
+            if not _is_known_loss(record, lives):
+                lives.setdefault((record.att, record.gen), record)
         elif record.ev == "fault":
             faults.setdefault((record.att, record.gen), record)
         elif record.ev == "restart_decision" and record.data.get("scope") == "inprocess":
@@ -96,7 +97,7 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
         last_attempt=last,
         open_attempts=tuple(sorted(set(started) - set(ended))),
         places={number: (record.host, record.boot) for number, record in started.items()},
-        ended=tuple(_facts(lives[key], key in fruitful) for key in sorted(lives)),
+        ended=tuple(_facts(lives[key], ended.get(key[0]), key in fruitful) for key in sorted(lives)),
         fruitful=frozenset(fruitful),
         committed_attempts=frozenset(attempt for attempt, _ in committed),
     )
@@ -173,7 +174,14 @@ def _fruitful_attempts(commits: Iterable[Record]) -> tuple[set[tuple[int, int]],
     return fruitful, set(cursors)
 
 
-def _facts(record: Record, has_new_commit: bool) -> AttemptFacts:
+def _is_known_loss(end: Record, lives: Mapping[tuple[int, int], Record]) -> bool:
+    """Return whether the process whose failure ended an attempt had been lost before: others did not live on."""
+    pid = end.data.get("worker_pid", 0)
+    return bool(pid) and any((life.att, life.data.get("worker_pid")) == (end.att, pid) for life in lives.values())
+
+
+def _facts(record: Record, end: Record | None, has_new_commit: bool) -> AttemptFacts:
+    """Args: end: of the record's attempt, where somebody wrote that."""
     return AttemptFacts(
         attempt=record.att,
         gen=record.gen,
@@ -183,7 +191,7 @@ def _facts(record: Record, has_new_commit: bool) -> AttemptFacts:
         failure_class=str(record.data.get("class", "unknown")),
         signature=str(record.data.get("signature", "")),
         is_final=record.data.get("final") is True,
-        is_unkillable=bool(record.data.get("unkillable")),
+        is_unkillable=end is not None and bool(end.data.get("unkillable")),
         local_rank=record.data.get("local_rank"),
         shrinks_to=record.data.get("shrinks_to"),
         pid=int(record.data.get("worker_pid", 0)),

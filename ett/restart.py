@@ -25,9 +25,8 @@ class AttemptFacts:
     is_unkillable: bool = False  # a process of it hangs in the kernel and keeps its device
     local_rank: int | None = None  # of the rank that failed
     shrinks_to: int | None = None  # ranks to go on with: that local rank failed repeatedly before its first step
-    # Where the world may shrink: the process that failed, and whether it had made a step.
-    pid: int = 0
-    has_stepped: bool = False
+    pid: int = 0  # of the process that failed; 0: not known
+    has_stepped: bool = False  # where the world may shrink: that process had made a step
     has_new_commit: bool = False  # it committed a cursor beyond all earlier ones
 
 

@@ -47,11 +47,11 @@ HEARTBEAT_INTERVAL_S = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _FailedStart:
-    """What a rank's failure says of its place; `pid` and what follows it only where the world may shrink."""
+    """What a rank's failure says of its place; `has_stepped` and what follows it only where the world may shrink."""
 
     place: int
-    pid: int = 0
-    has_stepped: bool = False
+    pid: int = 0  # 0: nobody knows it any more
+    has_stepped: bool | None = None
     smaller: World | None = None
 
     @property
@@ -60,8 +60,8 @@ class _FailedStart:
 
     def fields(self) -> dict[str, Any]:
         """Return what a record of the failure says of it."""
-        known = {"worker_pid": self.pid, "has_stepped": self.has_stepped} if self.pid else {}
-        return known | {"local_rank": self.place, "shrinks_to": self.shrinks_to}
+        known = {"local_rank": self.place, "shrinks_to": self.shrinks_to, "has_stepped": self.has_stepped}
+        return known | {"worker_pid": self.pid or None}
 
 
 class JobSupervisor:
@@ -294,7 +294,7 @@ class JobSupervisor:
             local_rank=start.place,
             shrinks_to=start.shrinks_to,
             pid=start.pid,
-            has_stepped=start.has_stepped,
+            has_stepped=start.has_stepped is True,
             has_new_commit=(self.attempt, self.generation) in history.fruitful,
         )
         lives = (*history.since(self.first_attempt), facts)
@@ -449,10 +449,10 @@ class JobSupervisor:
 
     def _failed_start(self, gone: RankExit) -> _FailedStart:
         """Return what the failure says of the rank's place; where it may not be left out, which place that is."""
-        place = self._local_rank(gone)
+        place, worker = self._local_rank(gone), self._workers.get(gone.rank)
+        pid = gone.pid or (0 if worker is None else worker.pid)
         if not self.may_shrink:
-            return _FailedStart(place=place)
-        pid = gone.pid or self._workers[gone.rank].pid
+            return _FailedStart(place=place, pid=pid)
         lives = self._replay().since(self.first_attempt)
         told = next((facts for facts in lives if (facts.attempt, facts.pid) == (self.attempt, pid)), None)
         if told is not None:  # its ranks could not live on after all

@@ -12,6 +12,7 @@ from torch.distributed.elastic.agent.server.api import WorkerState
 from ett import elastic_agent
 from ett.elastic_agent import SupervisedAgent
 from ett.failure import RankExit
+from ett.generation import Generation
 from ett.hang import Hang
 from ett.host_health import Finding, give_up
 from ett.outcome import Outcome
@@ -31,8 +32,8 @@ class Job:
         self.world = self.first_world = World((0,))
         self.stop = SimpleNamespace(requested=None)
         self.hang, self.failures, self.said = hang, [], []  # type: Hang | None, list[Any], list[str]
+        self.losses: list[tuple[list[RankExit], list[int]]] = []
         self.num_completed, self.lives_on = 0, False
-
         self.found: list[tuple[Finding, ...]] = []  # of this host, look by look
         self.recovery = SimpleNamespace(health_wait_s=0.0)
 
@@ -51,6 +52,17 @@ class Job:
 
     def can_live_on(self, survivors: list[int]) -> bool:
         return self.lives_on
+
+    def lose_ranks(self, exits: list[RankExit], order: list[int]) -> Outcome:
+        self.losses.append((exits, order))
+        decision = RestartDecision(restart=True, delay_s=0.0, rule="restart", why="restart 1 of 3")
+        return Outcome(status="failed", failure=exits[0], decision=decision)
+
+    def begin_generation(self, port: int, world: World) -> Generation:
+        return Generation(number=1, environ={}, places=world.places)
+
+    def have_joined(self, ranks: list[int]) -> bool:
+        return False
 
     def only_lost_a_peer(self, gone: RankExit) -> bool:
         return False
@@ -151,6 +163,22 @@ def test_a_rank_that_is_done_or_alone_needs_the_whole_attempt(
     agent = agent_of(job, monkeypatch, *map(Process, exits))
     job.lives_on = exits[0] == 0  # a supervisor lets nobody live on where there is nobody
     assert agent._monitor_workers(agent._worker_group).state == WorkerState.FAILED
+
+
+def test_where_survivors_do_not_come_the_attempt_ends_by_the_rank_that_was_lost_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job()
+    job.lives_on = True
+    agent = agent_of(job, monkeypatch, Process(1), Process(1), Process(None, None, -9))
+    agent._order = SimpleNamespace(ended=[1, 0])  # type: ignore[assignment]
+    monkeypatch.setattr(agent, "_watch_order", lambda: setattr(agent, "_order", None))
+    monkeypatch.setattr(elastic_agent, "SURVIVORS_JOIN_S", -1.0)
+    monkeypatch.setattr(agent, "_replace", lambda *_: None)
+    assert agent._monitor_workers(agent._worker_group).state == WorkerState.HEALTHY
+    assert agent._monitor_workers(agent._worker_group).state == WorkerState.FAILED
+    (failed, order, _), lost = job.failures[0], job.losses[0]
+    assert (failed, order) == lost == ([RankExit(rank=0, code=1), RankExit(rank=1, code=1)], [1, 0])
 
 
 FULL = Finding(check="job_folder", took_s=0.0, fact="/j has 0 bytes free", do="free space")

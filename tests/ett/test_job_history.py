@@ -96,3 +96,14 @@ def test_a_generation_that_another_followed_is_an_ended_life_of_its_own(tmp_path
         (1, 0, "user", True),
         (1, 1, "infra", False),
     ]
+
+
+def test_an_attempt_that_a_lost_ranks_process_ended_after_all_is_no_second_failure(tmp_path: Path) -> None:
+    first = supervisor(tmp_path)
+    first.emit("attempt_started", att=1)
+    first.emit("fault", att=1, rank=1, worker_pid=7, signature="s", **{"class": "user"})
+    first.emit("restart_decision", att=1, restart=True, scope="inprocess")
+    second = EventWriter(tmp_path / "0", "sup", {"job": "j", "gen": 1}, wait_s=None)
+    second.emit("attempt_ended", att=1, reason="failed", worker_pid=7, unkillable=[0], **{"class": "user"})
+    (life,) = read_history(tmp_path).ended
+    assert (life.gen, life.pid, life.signature, life.is_unkillable) == (0, 7, "s", True)

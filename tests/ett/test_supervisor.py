@@ -333,6 +333,24 @@ def test_a_rank_that_failed_is_judged_once_though_its_attempt_ends_as_well(shrin
     assert job.next_world == World((0, 2))
 
 
+def test_an_error_that_ends_a_rank_and_then_its_attempt_is_one_failure(folder: JobFolder) -> None:
+    job = JobSupervisor(replace(PLAN, recovery={"restart": "inprocess"}), folder, StopSignals())
+    job.open(read_history(folder.events))
+    begin(job)
+    job.watch({0: NO_PROCESS, 1: NO_PROCESS + 1})
+    (folder.logs(1) / "rank1.err").write_text("ValueError: no such column\n")
+    failed = [RankExit(rank=1, code=1, local_rank=1, pid=NO_PROCESS + 1)]
+    lost = job.lose_ranks(failed, order=[1]).decision
+    job.begin_generation(1, job.world)
+    ended = job.fail_attempt(failed, order=[]).decision  # the rank that lived on did not come
+    job.close()
+    assert lost is not None
+    assert ended is not None
+    assert (lost.restart, lost.why, ended) == (True, "restart 1 of 3", lost)
+    (life,) = read_history(folder.events).since(1)
+    assert (life.gen, life.pid, life.failure_class) == (0, NO_PROCESS + 1, "user")
+
+
 def test_all_places_are_tried_again_once_a_rank_that_failed_had_made_a_step(shrinking: JobSupervisor) -> None:
     job = shrinking
     for pid in (1, 2):
