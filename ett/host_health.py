@@ -17,6 +17,7 @@ class Finding:
     check: str  # disk, memory, …
     took_s: float
     fact: str = ""  # what is wrong; empty: nothing
+    note: str = ""  # what is said though an attempt may follow
     do: str = ""  # what an operator does about it
 
 

@@ -85,6 +85,7 @@ class JobSupervisor:
         self._is_prepared = False
         self._has_committed = False  # in this launch
         self._has_ever_committed = False  # in any launch of the job
+        self._noted_checks: set[str] = set()  # of this host, and told
         self._submitted_wall_ns = self._clock.wall_ns()
 
     def open(self, history: JobHistory) -> None:
@@ -191,8 +192,13 @@ class JobSupervisor:
         ill = unwell(found)
         checks = {finding.check: round(finding.took_s, 3) for finding in found}
         failed = {finding.check: finding.fact for finding in ill}
+        noted = {finding.check: finding.note for finding in found if finding.note}
+        for check in noted.keys() - self._noted_checks:
+            self.say(f"this host: {check}: {noted[check]}")
+        self._noted_checks |= noted.keys()
         if found:
-            self._emit("host_check", att=0, after=self.attempt, ok=not ill, checks=checks, failed=failed or None)
+            told = {"checks": checks, "failed": failed or None, "noted": noted or None}
+            self._emit("host_check", att=0, after=self.attempt, ok=not ill, **told)
         return ill
 
     def give_up_host(self, findings: tuple[Finding, ...], waited_s: float) -> RestartDecision:

@@ -81,7 +81,6 @@ class _Look:
         self._thread.start()
 
     def finding(self, wait_s: float, deadline_s: float) -> Finding:
-        """Raises: what a check raises that is no error of the host: a bug of ours."""
         self._thread.join(max(0.0, wait_s))
         if not self._ended:
             return Finding(
@@ -94,7 +93,9 @@ class _Look:
         if raised is None:
             return Finding(check=self._name, took_s=took_s)
         if not isinstance(raised, EttError):
-            raise raised
+            # A bug of ours, say: it tells nothing of the host, and must not end a job that could go on.
+            note = f"could not be looked at ({type(raised).__name__}: {raised})"
+            return Finding(check=self._name, took_s=took_s, note=note)
         return Finding(check=self._name, took_s=took_s, fact=raised.fact, do=raised.do)
 
     def _run(self) -> None:
@@ -178,8 +179,15 @@ def check_loopback() -> None:
 
 
 def check_store(uri: str) -> None:
-    """Raise unless the store of the checkpoints answers."""
-    open_store(uri).list("commits")
+    """Raise unless the store of the checkpoints answers; the libraries behind it have errors of their own."""
+    raised = raised_by(lambda: open_store(uri).list("commits"))
+    if raised is not None and not isinstance(raised, EttError):
+        raise Unreachable(
+            f"{uri} cannot be listed ({type(raised).__name__}: {raised})",
+            do="check the store, the network and the credentials (checkpoint.uri)",
+        ) from raised
+    if raised is not None:
+        raise raised
 
 
 def check_devices(*, is_wanted: bool) -> None:

@@ -16,6 +16,7 @@ from ett.errors import NotFound
 from ett.event_reader import read_folder
 from ett.failure import RankExit
 from ett.generation import GenerationFolder
+from ett.host_health import Finding
 from ett.job_folder import JobFolder
 from ett.job_history import SavedSteps, read_history
 from ett.launch_plan import LaunchPlan
@@ -405,3 +406,14 @@ def test_a_lost_rank_whose_error_is_final_is_not_replaced(folder: JobFolder) -> 
     assert (outcome.decision.restart, outcome.decision.rule) == (False, "final_error")
     (fault,) = (record for record in read_folder(folder.path).records if record.ev == "fault")
     assert (fault.rank, fault.data["class"], fault.data["final"]) == (1, "user", True)
+
+
+def test_what_is_only_noted_of_the_host_holds_up_nothing_and_is_said_once(
+    job: JobSupervisor, folder: JobFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = (Finding(check="memory", took_s=0.0, note="could not be looked at"),)
+    monkeypatch.setattr("ett.supervisor.load", lambda seam: lambda *_, **__: found)
+    assert [job.look_at_host(is_thorough=False) for _ in range(2)] == [(), ()]
+    assert capsys.readouterr().err == "ett: this host: memory: could not be looked at\n"
+    looks = [record.data for record in read_folder(folder.path).records if record.ev == "host_check"]
+    assert [(look["ok"], look["noted"]["memory"]) for look in looks] == [(True, found[0].note)] * 2

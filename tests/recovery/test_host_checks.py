@@ -64,8 +64,8 @@ def test_an_error_is_said_with_what_to_do() -> None:
 
 
 def test_a_bug_of_a_check_is_no_illness_of_the_host() -> None:
-    with pytest.raises(ZeroDivisionError):
-        look({"memory": lambda: print(1 / 0)}, 60.0)
+    (found,) = look({"memory": lambda: print(1 / 0)}, 60.0)
+    assert (found.fact, found.note) == ("", "could not be looked at (ZeroDivisionError: division by zero)")
 
 
 def test_a_disk_without_room_is_named_with_its_setting(tmp_path: Path) -> None:
@@ -114,6 +114,17 @@ def test_a_loopback_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_store_that_answers_is_well(tmp_path: Path) -> None:
     check_store(str(tmp_path))
+
+
+def test_an_error_of_a_stores_own_library_is_that_of_a_store_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(uri: str) -> None:
+        raise RuntimeError("token expired")
+
+    monkeypatch.setattr(host_checks, "open_store", refuse)
+    with pytest.raises(Unreachable, match=r"gs://b/j cannot be listed \(RuntimeError: token expired\)"):
+        check_store("gs://b/j")
 
 
 class Driver:
