@@ -105,29 +105,37 @@ def build_history(supervisors: Iterable[Record], commits: Iterable[Record]) -> J
 
 def last_step(events: Path, attempt: int, rank: int) -> int | None:
     """Return the last completed step that a rank wrote down at the end of its log; None where there is none."""
-    steps: list[int] = []
+    return max((record.data["step"] for record in _last_steps(events, attempt, rank)), default=None)
+
+
+def _last_steps(events: Path, attempt: int, rank: int) -> list[Record]:
+    """Return the steps at the ends of a rank's files: it has one for each of its processes and generations."""
+    steps: list[Record] = []
     for path in events.glob(f"{attempt}/r{rank}-*.jsonl"):
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             _, _, lines = (b"\n" + file.read() if file.tell() == 0 else file.read()).partition(b"\n")
-        steps += [record.data["step"] for record in parse_file(path.name, lines).records if record.ev == "step"]
-    return max(steps, default=None)
+        steps += [record for record in parse_file(path.name, lines).records if record.ev == "step"]
+    return steps
 
 
 @dataclass(frozen=True, slots=True)
 class SavedSteps:
-    step: int  # of the newest commit of an attempt
-    num_unsaved: int  # steps that rank 0 completed after it
+    step: int  # of the newest commit of an attempt, or of the one that it went on from
+    num_unsaved: int  # steps that rank 0 completed after it, in the attempt's newest generation
 
 
 def saved_steps(events: Path, attempt: int) -> SavedSteps | None:
-    """Return what of an attempt was saved, as far as rank 0 wrote that down; None where it committed nothing."""
-    commits = [record for record in records_of(events, "ckpt_commit", "r0-*") if record.att == attempt]
-    if not commits:
+    """Return what of an attempt was saved, as far as rank 0 wrote that down; None where there is no commit of it."""
+    found = [*records_of(events, "ckpt_commit", "r0-*"), *records_of(events, "restore", "r0-*")]
+    saved = [record for record in found if record.att == attempt and type(record.data.get("step")) is int]
+    if not saved:
         return None
-    newest = max(commits, key=lambda record: (record.gen, record.data["cursor"]))
-    step = int(newest.data.get("step", 0))
-    return SavedSteps(step, max(0, (last_step(events, attempt, 0) or 0) - step))
+    newest = max(saved, key=lambda record: (record.gen, record.ev == "ckpt_commit", record.data["step"]))
+    steps = _last_steps(events, attempt, 0)
+    newest_gen = max(record.gen for record in (newest, *steps))
+    last = max((record.data["step"] for record in steps if record.gen == newest_gen), default=0)
+    return SavedSteps(newest.data["step"], max(0, last - newest.data["step"]))
 
 
 def has_stepped(events: Path, attempt: int, pid: int) -> bool:

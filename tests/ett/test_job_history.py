@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ett.event_log import EventWriter
-from ett.job_history import read_history
+from ett.job_history import SavedSteps, read_history, saved_steps
 
 
 def supervisor(events: Path) -> EventWriter:
@@ -107,3 +109,32 @@ def test_an_attempt_that_a_lost_ranks_process_ended_after_all_is_no_second_failu
     second.emit("attempt_ended", att=1, reason="failed", worker_pid=7, unkillable=[0], **{"class": "user"})
     (life,) = read_history(tmp_path).ended
     assert (life.gen, life.pid, life.signature, life.is_unkillable) == (0, 7, "s", True)
+
+
+def lived(events: Path, gen: int, *records: tuple[str, int]) -> None:
+    """What rank 0 wrote down in one generation: kinds and steps."""
+    writer = EventWriter(events / "1", "r0", {"job": "j", "att": 1, "rank": 0, "gen": gen})
+    for ev, step in records:
+        fields = {"b_mono": 0, "e_mono": 1} if ev == "step" else {"cursor": 10 * step, "id": "c"}
+        writer.emit(ev, step=step, samples=1, **fields)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("lives", "saved"),
+    [
+        ([[("step", 1)]], None),
+        ([[("restore", 8), ("step", 9)]], SavedSteps(8, 1)),  # nothing was committed since it came back
+        ([[("restore", 8), ("step", 9), ("ckpt_commit", 9)]], SavedSteps(9, 0)),
+        # What a lost generation had trained beyond its commit is lost with it, not by the stop.
+        ([[("ckpt_commit", 4), ("step", 7)], [("restore", 4), ("step", 5)]], SavedSteps(4, 1)),
+        ([[("ckpt_commit", 4), ("step", 7)], [("restore", 4)]], SavedSteps(4, 0)),
+        ([[("ckpt_commit", 4), ("step", 7)], [("restore", 2), ("ckpt_commit", 3), ("step", 3)]], SavedSteps(3, 0)),
+    ],
+)
+def test_what_is_saved_is_that_of_the_newest_generation(
+    lives: list[list[tuple[str, int]]], saved: SavedSteps | None, tmp_path: Path
+) -> None:
+    for gen, records in enumerate(lives):
+        lived(tmp_path, gen, *records)
+    assert saved_steps(tmp_path, 1) == saved
