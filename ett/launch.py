@@ -244,7 +244,7 @@ def _end(job: JobSupervisor, outcome: Outcome) -> int:
     if outcome.decision.rule == "unhealthy_host":
         raise RestartsSpent(
             f"job {name}: {outcome.failure}{said} in attempt {job.attempt}; no restart: {outcome.decision.why}",
-            do=f"{outcome.do}; then, or on another host, `ett launch --job {name}`",
+            do=f"{outcome.do}; then, or on another host{_left_behind(job)}, `ett launch --job {name}`",
             code="L010",
         )
     if job.recovery.max_restarts > 0 and outcome.decision.rule != "final_error":
@@ -256,6 +256,12 @@ def _end(job: JobSupervisor, outcome: Outcome) -> int:
         )
     job.say(f"job {name} failed: {outcome.failure}{said}{at}")
     return outcome.failure.exit_code
+
+
+def _left_behind(job: JobSupervisor) -> str:
+    if not job.has_buffer:
+        return ""
+    return f" (which lacks the commits that only this host's buffer holds: `ett checkpoint ls {job.folder.name}`)"
 
 
 def _end_preempted(job: JobSupervisor, outcome: Outcome) -> int:

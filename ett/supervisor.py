@@ -38,6 +38,7 @@ from ett.seams import SEAMS, load
 from ett.section import build_section
 from ett.shown_text import shown
 from ett.stop_signals import NOTICE_CODES, StopSignals
+from ett.store_uri import is_local
 from ett.worker_sessions import GuardianPipe, end_old_workers
 from ett.world import Places, World, places_after
 
@@ -85,6 +86,7 @@ class JobSupervisor:
         self._is_prepared = False
         self._has_committed = False  # in this launch
         self._has_ever_committed = False  # in any launch of the job
+        self._sections = read_json(folder.recipe_file)  # now: later its disk may hang
         self._noted_checks: set[str] = set()  # of this host, and told
         self._submitted_wall_ns = self._clock.wall_ns()
 
@@ -187,8 +189,7 @@ class JobSupervisor:
     def look_at_host(self, *, is_thorough: bool) -> tuple[Finding, ...]:
         """Return what of this host is not as the next attempt needs it, and write that down."""
         check_host: HostChecks = load(SEAMS["host_checks"])
-        sections = read_json(self.folder.recipe_file)
-        found = check_host(self.folder.path, sections, self.recovery, is_thorough=is_thorough)
+        found = check_host(self.folder.path, self._sections, self.recovery, is_thorough=is_thorough)
         ill = unwell(found)
         checks = {finding.check: round(finding.took_s, 3) for finding in found}
         failed = {finding.check: finding.fact for finding in ill}
@@ -200,6 +201,12 @@ class JobSupervisor:
             told = {"checks": checks, "failed": failed or None, "noted": noted or None}
             self._emit("host_check", att=0, after=self.attempt, ok=not ill, **told)
         return ill
+
+    @property
+    def has_buffer(self) -> bool:
+        """Whether commits lie on a disk of this host before they are where another host finds them."""
+        uri = self._sections.get("checkpoint", {}).get("uri", "")
+        return bool(uri) and not is_local(uri)
 
     def give_up_host(self, findings: tuple[Finding, ...], waited_s: float) -> RestartDecision:
         """Write down that no attempt follows on this host."""

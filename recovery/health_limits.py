@@ -15,7 +15,8 @@ class HealthLimits:
     enabled: bool = True  # look at the host before each restart of the whole attempt
     wait: str = "5m"  # for a host to get well, before the job ends; "0": it ends at once
     deadline: str = "10s"  # of each check: what has not answered then is not well
-    min_disk_bytes: int = 64 * MIB  # free, of the disks of the job's folder, its checkpoints and their buffer
+    # Free, of the disks of the job's folder, its checkpoints and their buffer; with less that is said, no more.
+    min_disk_bytes: int = 64 * MIB
     min_memory_bytes: int = 256 * MIB  # that processes can still have: one that has imported torch has most of that
 
     def __post_init__(self) -> None:

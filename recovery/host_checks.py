@@ -1,7 +1,7 @@
 """Can this host run the job at all? Looked at before a restart, so that a full disk or a lost device burns none.
 
-Each check looks at one thing, raises what is wrong with it, and has a deadline: a disk or store that does not answer is
-as bad as one that says no.
+Each check looks at one thing, raises what is wrong with it, returns what is only noted ("" or None: nothing), and has a
+deadline: a disk or store that does not answer is as bad as one that says no.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from ett.recovery.config import RecoveryConfig
 from ett.recovery.health_limits import HealthLimits
 from ett.store_uri import is_local, local_path
 
-Check = Callable[[], None]
+Check = Callable[[], str | None]
+JOB_FOLDER_BYTES = 1 << 20  # for the records of an attempt, whatever the disk holds of checkpoints
 ADDRESS = "127.0.0.1"  # where the ranks of a host meet (ett/one_host_rendezvous.py)
 CGROUP = Path("/sys/fs/cgroup")
 NVML = "libnvidia-ml.so.1"
@@ -58,7 +59,9 @@ def checks_of(
         if is_thorough:
             checks["store"] = partial(check_store, uri)
     for name, (folder, setting) in folders.items():
-        checks[name] = partial(check_folder, folder, limits.min_disk_bytes, setting)
+        # Only the next start makes room for checkpoints: it removes what an unfinished save left, and prunes the buffer.
+        fewest = min(JOB_FOLDER_BYTES, limits.min_disk_bytes) if name == "job_folder" else 0
+        checks[name] = partial(check_folder, folder, setting, min_bytes=fewest, low_bytes=limits.min_disk_bytes)
     checks["memory"] = partial(check_memory, limits.min_memory_bytes)
     checks["loopback"] = check_loopback
     if is_thorough and device != "cpu":
@@ -76,7 +79,7 @@ def look(checks: Mapping[str, Check], deadline_s: float) -> tuple[Finding, ...]:
 class _Look:
     def __init__(self, name: str, check: Check) -> None:
         self._name, self._check, self._begun_s = name, check, time.monotonic()
-        self._ended: list[tuple[float, BaseException | None]] = []
+        self._ended: list[tuple[float, str, BaseException | None]] = []
         self._thread = threading.Thread(target=self._run, name=f"ett-health-{name}", daemon=True)
         self._thread.start()
 
@@ -89,9 +92,9 @@ class _Look:
                 fact=f"no answer within {deadline_s:g} s",
                 do="look at its disk, mount or network: what hangs here would hang the job",
             )
-        took_s, raised = self._ended[0]
+        took_s, note, raised = self._ended[0]
         if raised is None:
-            return Finding(check=self._name, took_s=took_s)
+            return Finding(check=self._name, took_s=took_s, note=note)
         if not isinstance(raised, EttError):
             # A bug of ours, say: it tells nothing of the host, and must not end a job that could go on.
             note = f"could not be looked at ({type(raised).__name__}: {raised})"
@@ -99,27 +102,34 @@ class _Look:
         return Finding(check=self._name, took_s=took_s, fact=raised.fact, do=raised.do)
 
     def _run(self) -> None:
-        raised = raised_by(self._check)
-        self._ended.append((time.monotonic() - self._begun_s, raised))
+        notes: list[str | None] = []
+        raised = raised_by(lambda: notes.append(self._check()))
+        note = next(iter(notes), None) or ""
+        self._ended.append((time.monotonic() - self._begun_s, note, raised))
 
 
-def check_folder(folder: Path, min_bytes: int, setting: str) -> None:
-    """Raise unless `folder`, or the nearest one above it that is there, has that much room and takes a file."""
+def check_folder(folder: Path, setting: str, *, min_bytes: int = 0, low_bytes: int = 0) -> str:
+    """Raise unless `folder`, or the nearest one above it that is there, has that much room and takes a file.
+
+    Returns: what is noted: room below `low_bytes`.
+    """
     try:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
         found = os.statvfs(folder)
         free = found.f_bavail * found.f_frsize
-        if free >= min_bytes:
-            _write_unnamed(folder)
+        _write_unnamed(folder)
     except OSError as err:
         raise os_failure(err, folder, elsewhere=setting) from err
     if free < min_bytes:
         raise Unreachable(
-            f"{folder} has {free:,} bytes free, fewer than the {min_bytes:,} of recovery.health.min_disk_bytes",
+            f"{folder} has {free:,} bytes free, fewer than the {min_bytes:,} that an attempt's records need",
             do=f"free space, or choose a larger disk ({setting})",
             code="S002",
         )
+    if free < low_bytes:
+        return f"{folder} has {free:,} bytes free, fewer than the {low_bytes:,} of recovery.health.min_disk_bytes"
+    return ""
 
 
 def _write_unnamed(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from ett.cli import run
 from ett.errors import RestartsSpent
 from ett.failure import RankExit
-from ett.job_folder import JobFolder
+from ett.job_folder import JobFolder, write_json
 from ett.job_history import read_supervisors
 from ett.launch import _end
 from ett.launch_plan import LaunchPlan, kept_environment
@@ -131,9 +131,16 @@ def test_data_elsewhere_or_here_is_no_error(capsys: pytest.CaptureFixture[str], 
     assert plan["overrides"] == [f'data.path="{path}"']
 
 
-def test_a_host_that_cannot_run_the_job_is_an_error_of_its_own_with_what_to_do(tmp_path: Path) -> None:
+BUFFERED = " (which lacks the commits that only this host's buffer holds: `ett checkpoint ls j`)"
+
+
+@pytest.mark.parametrize(("uri", "told"), [("", ""), ("/c", ""), ("s3://bucket/j", BUFFERED)])
+def test_a_host_that_cannot_run_the_job_is_an_error_of_its_own_with_what_to_do(
+    uri: str, told: str, tmp_path: Path
+) -> None:
     folder = JobFolder(tmp_path / "jobs" / "j")
     folder.create()
+    write_json(folder.recipe_file, {"checkpoint": {"uri": uri}})
     job = JobSupervisor(LaunchPlan(kind="script", target="train.py", cwd="/"), folder, StopSignals())
     job.attempt = 2
     decision = RestartDecision(restart=False, delay_s=0.0, rule="unhealthy_host", why="no room")
@@ -143,7 +150,7 @@ def test_a_host_that_cannot_run_the_job_is_an_error_of_its_own_with_what_to_do(t
     job.close()
     assert (raised.value.code, raised.value.exit_code) == ("L010", 121)
     assert raised.value.fact.endswith("in attempt 2; no restart: no room")
-    assert raised.value.do == "free space; then, or on another host, `ett launch --job j`"
+    assert raised.value.do == f"free space; then, or on another host{told}, `ett launch --job j`"
     assert [record.data["status"] for record in read_supervisors(folder.events)] == ["failed"]
 
 

@@ -378,7 +378,7 @@ def test_a_job_trains_once_every_rank_has_made_a_step(job: JobSupervisor, folder
 
 
 def test_a_look_at_the_host_is_in_the_log_and_belongs_to_no_attempt(folder: JobFolder) -> None:
-    health = {"min_disk_bytes": 1 << 62}
+    health = {"min_memory_bytes": 1 << 62}
     job = JobSupervisor(replace(PLAN, recovery={"health": health}), folder, StopSignals())
     job.open(read_history(folder.events))
     (found,) = job.look_at_host(is_thorough=False)
@@ -387,7 +387,7 @@ def test_a_look_at_the_host_is_in_the_log_and_belongs_to_no_attempt(folder: JobF
     (look,) = (record for record in read_folder(folder.path).records if record.ev == "host_check")
     assert (look.att, look.data["after"], look.data["ok"]) == (0, 1, False)
     assert set(look.data["checks"]) == {"job_folder", "memory", "loopback"}
-    assert look.data["failed"] == {"job_folder": found.fact}
+    assert look.data["failed"] == {"memory": found.fact}
     assert (decision.rule, kinds(folder)[-1]) == ("unhealthy_host", ("restart_decision", 1))
 
 

@@ -70,9 +70,19 @@ def test_a_bug_of_a_check_is_no_illness_of_the_host() -> None:
 
 def test_a_disk_without_room_is_named_with_its_setting(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match=r"bytes free, fewer than the") as raised:
-        check_folder(tmp_path / "not" / "yet", 1 << 62, "checkpoint.uri")
+        check_folder(tmp_path / "not" / "yet", "checkpoint.uri", min_bytes=1 << 62)
     assert str(tmp_path) in raised.value.fact
     assert "checkpoint.uri" in raised.value.do
+
+
+@pytest.mark.parametrize("uri", ["file:///{}/c", "s3://bucket/job"])
+def test_little_room_is_noted_and_waited_for_only_by_the_records(uri: str, tmp_path: Path) -> None:
+    sections = {"checkpoint": {"uri": uri.format(tmp_path), "buffer_dir": str(tmp_path)}}
+    checks = checks_of(tmp_path, sections, HealthLimits(min_disk_bytes=1 << 62), is_thorough=False)
+    folders = {name: check for name, check in checks.items() if name not in ("memory", "loopback")}
+    assert len(folders) == 2
+    for found in look(folders, 60.0):
+        assert (found.fact, found.note.endswith("of recovery.health.min_disk_bytes")) == ("", True)
 
 
 @pytest.mark.parametrize(("code", "said"), [(errno.ENOSPC, "no space left"), (errno.EROFS, "no permission")])
@@ -84,7 +94,7 @@ def test_a_disk_that_takes_no_file_is_named(
 
     monkeypatch.setattr(os, "write", refuse)
     with pytest.raises(EttError, match=said):
-        check_folder(tmp_path, 0, "checkpoint.uri")
+        check_folder(tmp_path, "checkpoint.uri")
 
 
 def test_memory_is_that_of_the_host_and_of_the_control_group(tmp_path: Path) -> None:
