@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ett.control_group import MOUNT, OWN, memory_groups
 
-def num_memory_kills(proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int | None:
+_FILES = {1: "memory.oom_control", 2: "memory.events"}  # by version of the control group
+
+
+def num_memory_kills(own: Path = OWN, mount: Path = MOUNT) -> int | None:
     """Return the kernel's own count; None where this machine does not tell it (no memory controller, no rights)."""
-    try:
-        lines = proc.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if "memory" in controllers.split(","):
-            file = mount / "memory" / path.lstrip("/") / "memory.oom_control"
-        elif not controllers:
-            file = mount / path.lstrip("/") / "memory.events"
-        else:
-            continue
-        count = _oom_kill(file)
-        if count is not None:
-            return count
-    return None
+    counts = (_oom_kill(group.folder / _FILES[group.version]) for group in memory_groups(own, mount))
+    return next((count for count in counts if count is not None), None)
 
 
 def _oom_kill(file: Path) -> int | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ett.checkpoint.store import open_store
+from ett.control_group import memory_left
 from ett.errors import EttError, Unreachable
 from ett.host_health import Finding
 from ett.os_failure import os_failure
@@ -29,7 +30,6 @@ from ett.store_uri import is_local, local_path
 Check = Callable[[], str | None]
 JOB_FOLDER_BYTES = 1 << 20  # for the records of an attempt, whatever the disk holds of checkpoints
 ADDRESS = "127.0.0.1"  # where the ranks of a host meet (ett/one_host_rendezvous.py)
-CGROUP = Path("/sys/fs/cgroup")
 NVML = "libnvidia-ml.so.1"
 _NO_DRIVER = 9  # NVML_ERROR_DRIVER_NOT_LOADED
 
@@ -59,7 +59,7 @@ def checks_of(
         if is_thorough:
             checks["store"] = partial(check_store, uri)
     for name, (folder, setting) in folders.items():
-        # Only the next start makes room for checkpoints: it removes what an unfinished save left, and prunes the buffer.
+        # Only the next start makes room for checkpoints: it removes what unfinished saves left, and prunes the buffer.
         fewest = min(JOB_FOLDER_BYTES, limits.min_disk_bytes) if name == "job_folder" else 0
         checks[name] = partial(check_folder, folder, setting, min_bytes=fewest, low_bytes=limits.min_disk_bytes)
     checks["memory"] = partial(check_memory, limits.min_memory_bytes)
@@ -147,9 +147,9 @@ def _write_unnamed(folder: Path) -> None:
         os.close(fd)
 
 
-def check_memory(min_bytes: int, meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> None:
+def check_memory(min_bytes: int, meminfo: Path = Path("/proc/meminfo")) -> None:
     """Raise unless this host, and the control group of this process where it is limited, have that much left."""
-    left = {"this host": _available(meminfo), "this control group": _left_of(cgroup)}
+    left = {"this host": _available(meminfo), "this control group": memory_left()}
     for where, free in left.items():
         if free is not None and free < min_bytes:
             raise Unreachable(
@@ -164,16 +164,6 @@ def _available(meminfo: Path) -> int | None:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
     return None
-
-
-def _left_of(cgroup: Path) -> int | None:
-    """Return how much a process of this control group can still have, with what of files could be dropped."""
-    try:
-        limit, used = (cgroup / "memory.max").read_text().strip(), int((cgroup / "memory.current").read_text())
-        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return None
-    return None if limit == "max" else int(limit) - used + int(stat.get("inactive_file", "0"))
 
 
 def check_loopback() -> None:

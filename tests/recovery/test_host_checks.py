@@ -97,20 +97,17 @@ def test_a_disk_that_takes_no_file_is_named(
         check_folder(tmp_path, "checkpoint.uri")
 
 
-def test_memory_is_that_of_the_host_and_of_the_control_group(tmp_path: Path) -> None:
+def test_memory_is_that_of_the_host_and_of_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 4000 kB\nMemAvailable:   1000 kB\n")
-    check_memory(1_024_000, meminfo, tmp_path)
+    monkeypatch.setattr(host_checks, "memory_left", lambda: None)
+    check_memory(1_024_000, meminfo)
     with pytest.raises(Unreachable, match="this host has 1,024,000 bytes"):
-        check_memory(1_024_001, meminfo, tmp_path)
-    (tmp_path / "memory.max").write_text("900000\n")
-    (tmp_path / "memory.current").write_text("700000\n")
-    (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 100000\n")
-    check_memory(300_000, meminfo, tmp_path)
+        check_memory(1_024_001, meminfo)
+    monkeypatch.setattr(host_checks, "memory_left", lambda: 300_000)
+    check_memory(300_000, meminfo)
     with pytest.raises(Unreachable, match="this control group has 300,000 bytes"):
-        check_memory(300_001, meminfo, tmp_path)
-    (tmp_path / "memory.max").write_text("max\n")
-    check_memory(1_024_000, meminfo, tmp_path)
+        check_memory(300_001, meminfo)
 
 
 def test_a_loopback_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
