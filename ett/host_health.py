@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,16 +21,19 @@ class Finding:
     do: str = ""  # what an operator does about it
 
 
-class HostChecks(Protocol):
-    def __call__(
-        self, job_dir: Path, sections: Mapping[str, Any], config: Any, *, is_thorough: bool
-    ) -> tuple[Finding, ...]:
-        """Look at this host, within the deadline of `config`; () where that is switched off.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptNeeds:
+    """What the next attempt is, as far as its host matters."""
 
-        Args:
-            sections: of the resolved recipe; {} of a program that is no recipe.
-            is_thorough: also at what takes a moment, devices and the store.
-        """
+    sections: Mapping[str, Any] = field(default_factory=dict)  # of the recipe; {} of a program that is none
+    is_thorough: bool = False  # what takes a moment is looked at as well, devices and the store
+    places: tuple[int, ...] = (0,)  # LOCAL_RANK of each rank
+    fewest: int = 1  # ranks that the job may go on with
+
+
+class HostChecks(Protocol):
+    def __call__(self, job_dir: Path, needs: AttemptNeeds, config: Any) -> tuple[Finding, ...]:
+        """Look at this host, within the deadline of `config`; () where that is switched off."""
 
 
 def unwell(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -22,7 +22,7 @@ from ett.failure import FINAL_CODES, RankExit, classify, first_failure, named_ca
 from ett.generation import FOLDER_VARIABLE, Generation, GenerationFolder, generation_environ
 from ett.hang import Hang
 from ett.hang_watch import HangWatch
-from ett.host_health import Finding, HostChecks, give_up, unwell
+from ett.host_health import AttemptNeeds, Finding, HostChecks, give_up, unwell
 from ett.job_folder import JobFolder, read_json
 from ett.job_history import JobHistory, has_stepped, read_history, saved_steps
 from ett.launch_plan import LaunchPlan, versions
@@ -189,7 +189,13 @@ class JobSupervisor:
     def look_at_host(self, *, is_thorough: bool) -> tuple[Finding, ...]:
         """Return what of this host is not as the next attempt needs it, and write that down."""
         check_host: HostChecks = load(SEAMS["host_checks"])
-        found = check_host(self.folder.path, self._sections, self.recovery, is_thorough=is_thorough)
+        needs = AttemptNeeds(
+            sections=self._sections,
+            is_thorough=is_thorough,
+            places=self.next_world.places,
+            fewest=min(self.plan.fewest, self.next_world.size),
+        )
+        found = check_host(self.folder.path, needs, self.recovery)
         ill = unwell(found)
         checks = {finding.check: round(finding.took_s, 3) for finding in found}
         failed = {finding.check: finding.fact for finding in ill}

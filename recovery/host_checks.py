@@ -6,7 +6,6 @@ deadline: a disk or store that does not answer is as bad as one that says no.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import socket
@@ -15,40 +14,34 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ett.checkpoint.store import open_store
 from ett.control_group import memory_left
 from ett.errors import EttError, Unreachable
-from ett.host_health import Finding
+from ett.host_health import AttemptNeeds, Finding
 from ett.os_failure import os_failure
 from ett.raised import raised_by
 from ett.recovery.config import RecoveryConfig
+from ett.recovery.device_checks import check_devices
 from ett.recovery.health_limits import HealthLimits
 from ett.store_uri import is_local, local_path
 
 Check = Callable[[], str | None]
 JOB_FOLDER_BYTES = 1 << 20  # for the records of an attempt, whatever the disk holds of checkpoints
 ADDRESS = "127.0.0.1"  # where the ranks of a host meet (ett/one_host_rendezvous.py)
-NVML = "libnvidia-ml.so.1"
-_NO_DRIVER = 9  # NVML_ERROR_DRIVER_NOT_LOADED
 
 
-def check_host(
-    job_dir: Path, sections: Mapping[str, Any], config: RecoveryConfig, *, is_thorough: bool
-) -> tuple[Finding, ...]:
+def check_host(job_dir: Path, needs: AttemptNeeds, config: RecoveryConfig) -> tuple[Finding, ...]:
     """Return what was found of each thing that the job needs of this host, after `health.deadline` at most."""
     limits = config.health
-    checks = checks_of(job_dir, sections, limits, is_thorough=is_thorough) if limits.enabled else {}
+    checks = checks_of(job_dir, needs, limits) if limits.enabled else {}
     return look(checks, limits.deadline_s)
 
 
-def checks_of(
-    job_dir: Path, sections: Mapping[str, Any], limits: HealthLimits, *, is_thorough: bool
-) -> dict[str, Check]:
+def checks_of(job_dir: Path, needs: AttemptNeeds, limits: HealthLimits) -> dict[str, Check]:
     """Return the checks by name; the arguments are those of `ett.host_health.HostChecks`."""
-    saves = sections.get("checkpoint", {})
-    uri, device = saves.get("uri", ""), sections.get("dense", {}).get("device", "cpu")
+    saves = needs.sections.get("checkpoint", {})
+    uri, device = saves.get("uri", ""), needs.sections.get("dense", {}).get("device", "cpu")
     folders = {"job_folder": (job_dir, "ETT_HOME")}
     checks: dict[str, Check] = {}
     if uri and is_local(uri):
@@ -56,7 +49,7 @@ def checks_of(
     elif uri:
         buffer = saves.get("buffer_dir", "")
         folders["buffer"] = (Path(buffer).expanduser() if buffer else job_dir / "buffer", "checkpoint.buffer_dir")
-        if is_thorough:
+        if needs.is_thorough:
             checks["store"] = partial(check_store, uri)
     for name, (folder, setting) in folders.items():
         # Only the next start makes room for checkpoints: it removes what unfinished saves left, and prunes the buffer.
@@ -64,8 +57,9 @@ def checks_of(
         checks[name] = partial(check_folder, folder, setting, min_bytes=fewest, low_bytes=limits.min_disk_bytes)
     checks["memory"] = partial(check_memory, limits.min_memory_bytes)
     checks["loopback"] = check_loopback
-    if is_thorough and device != "cpu":
-        checks["device"] = partial(check_devices, is_wanted=device == "cuda")
+    if needs.is_thorough and device != "cpu":
+        seen = {"is_wanted": device == "cuda", "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
+        checks["device"] = partial(check_devices, needs.places, needs.fewest, **seen)
     return checks
 
 
@@ -188,38 +182,3 @@ def check_store(uri: str) -> None:
         ) from raised
     if raised is not None:
         raise raised
-
-
-def check_devices(*, is_wanted: bool) -> None:
-    """Raise where the NVIDIA driver shows no device, or one that no longer answers; nothing is told without a driver.
-
-    Args: is_wanted: the job asks for a device; else it would go on without one.
-    """
-    try:
-        nvml = ctypes.CDLL(NVML)
-    except OSError:
-        return  # another maker's device, or none: torch will tell
-    code = nvml.nvmlInit_v2()
-    if code == _NO_DRIVER and not is_wanted:
-        return
-    if code:
-        raise _device_error(f"the NVIDIA driver does not answer (NVML error {code})")
-    try:
-        count = ctypes.c_uint()
-        code = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        if code or (is_wanted and not count.value):
-            raise _device_error(f"the NVIDIA driver shows {count.value} devices (NVML error {code})")
-        for index in range(count.value):
-            handle, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
-            code = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
-            code = code or nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
-            if code:
-                raise _device_error(f"device {index} does not answer (NVML error {code})")
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _device_error(fact: str) -> Unreachable:
-    return Unreachable(
-        fact, do="`nvidia-smi` and `dmesg | grep -i xid` say more; reset the device or take another host"
-    )

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from ett.errors import ConfigError, EttError, Unreachable
-from ett.host_health import Finding, unwell
+from ett.host_health import AttemptNeeds, Finding, unwell
 from ett.recovery import host_checks
 from ett.recovery.config import RecoveryConfig
 from ett.recovery.health_limits import HealthLimits
-from ett.recovery.host_checks import check_devices, check_folder, check_host, check_memory, check_store, checks_of, look
+from ett.recovery.host_checks import check_folder, check_host, check_memory, check_store, checks_of, look
 
 S3 = {"checkpoint": {"uri": "s3://bucket/job", "buffer_dir": ""}, "dense": {"device": "cuda"}}
 NO_LIMITS = HealthLimits(min_disk_bytes=0, min_memory_bytes=0)
@@ -34,18 +34,18 @@ NO_LIMITS = HealthLimits(min_disk_bytes=0, min_memory_bytes=0)
 def test_what_a_job_needs_is_looked_at(
     sections: dict[str, Any], is_thorough: bool, names: set[str], tmp_path: Path
 ) -> None:
-    assert set(checks_of(tmp_path, sections, NO_LIMITS, is_thorough=is_thorough)) == names
+    assert set(checks_of(tmp_path, AttemptNeeds(sections=sections, is_thorough=is_thorough), NO_LIMITS)) == names
 
 
 def test_a_host_that_is_well_has_nothing_said_of_it_and_nothing_left_on_it(tmp_path: Path) -> None:
-    found = check_host(tmp_path, {}, RecoveryConfig(health=NO_LIMITS), is_thorough=True)
+    found = check_host(tmp_path, AttemptNeeds(is_thorough=True), RecoveryConfig(health=NO_LIMITS))
     assert [one.fact for one in found] == ["", "", ""]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_looked_at_where_that_is_off(tmp_path: Path) -> None:
     config = RecoveryConfig(health=HealthLimits(enabled=False, min_disk_bytes=1 << 62))
-    assert check_host(tmp_path, {}, config, is_thorough=True) == ()
+    assert check_host(tmp_path, AttemptNeeds(is_thorough=True), config) == ()
 
 
 def test_what_does_not_answer_in_time_is_not_well() -> None:
@@ -78,7 +78,7 @@ def test_a_disk_without_room_is_named_with_its_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize("uri", ["file:///{}/c", "s3://bucket/job"])
 def test_little_room_is_noted_and_waited_for_only_by_the_records(uri: str, tmp_path: Path) -> None:
     sections = {"checkpoint": {"uri": uri.format(tmp_path), "buffer_dir": str(tmp_path)}}
-    checks = checks_of(tmp_path, sections, HealthLimits(min_disk_bytes=1 << 62), is_thorough=False)
+    checks = checks_of(tmp_path, AttemptNeeds(sections=sections), HealthLimits(min_disk_bytes=1 << 62))
     folders = {name: check for name, check in checks.items() if name not in ("memory", "loopback")}
     assert len(folders) == 2
     for found in look(folders, 60.0):
@@ -132,43 +132,6 @@ def test_an_error_of_a_stores_own_library_is_that_of_a_store_that_does_not_answe
     monkeypatch.setattr(host_checks, "open_store", refuse)
     with pytest.raises(Unreachable, match=r"gs://b/j cannot be listed \(RuntimeError: token expired\)"):
         check_store("gs://b/j")
-
-
-class Driver:
-    """What NVML answers, by function; 0 where nothing is said."""
-
-    def __init__(self, count: int, **codes: int) -> None:
-        self._count, self._codes = count, codes
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*args: Any) -> int:
-            if name == "nvmlDeviceGetCount_v2":
-                args[0]._obj.value = self._count
-            return self._codes.get(name, 0)
-
-        return call
-
-
-@pytest.mark.parametrize(
-    ("driver", "is_wanted", "said"),
-    [
-        (Driver(2), True, ""),
-        (Driver(0), False, ""),
-        (Driver(0), True, "shows 0 devices"),
-        (Driver(0, nvmlInit_v2=9), False, ""),
-        (Driver(0, nvmlInit_v2=9), True, "does not answer"),
-        (Driver(2, nvmlDeviceGetMemoryInfo=15), True, "device 0 does not answer"),
-    ],
-)
-def test_a_device_that_is_lost_is_named(
-    driver: Driver, is_wanted: bool, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_checks.ctypes, "CDLL", lambda name: driver)
-    if not said:
-        check_devices(is_wanted=is_wanted)
-    else:
-        with pytest.raises(Unreachable, match=said):
-            check_devices(is_wanted=is_wanted)
 
 
 @pytest.mark.parametrize("wrong", [{"wait": "soon"}, {"deadline": "0"}, {"min_disk_bytes": -1}])
