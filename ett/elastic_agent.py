@@ -249,7 +249,7 @@ class SupervisedAgent(LocalElasticAgent):
         said = f" ({self.outcome.cause})" if self.outcome.cause else ""
         self._job.say(f"{self.outcome.failure}{said}; {decision.why}, after {decision.delay_s:.1f} s")
         self._pause(decision.delay_s)
-        self._await_host(is_thorough=decision.delay_s > 0)
+        self._await_host(is_thorough=decision.num_fruitless > 1)
         self._job.prepare_attempt()
         worker_group.spec.local_world_size = self._job.next_world.size
         super()._restart_workers(worker_group)

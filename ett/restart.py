@@ -36,6 +36,7 @@ class RestartDecision:
     delay_s: float  # to wait before the next attempt
     rule: str  # which rule decided, one word for the log
     why: str  # one sentence for a person
+    num_fruitless: int = 0  # failures in a row without a new commit, with the last one
 
 
 class RecoverySettings(Protocol):

@@ -41,7 +41,8 @@ def decide(attempts: tuple[AttemptFacts, ...], config: RecoveryConfig) -> Restar
         why += (
             f" with {last.shrinks_to} ranks, since local rank {last.local_rank} failed repeatedly before its first step"
         )
-    return RestartDecision(restart=True, delay_s=_backoff_s(fruitless, last, config), rule=rule, why=why)
+    delay_s = _backoff_s(fruitless, last, config)
+    return RestartDecision(restart=True, delay_s=delay_s, rule=rule, why=why, num_fruitless=fruitless)
 
 
 def _num_failures(attempts: tuple[AttemptFacts, ...], config: RecoveryConfig) -> int:

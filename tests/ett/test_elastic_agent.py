@@ -198,6 +198,25 @@ def test_a_host_that_is_not_well_ends_the_job_and_says_what_to_do(monkeypatch: p
     assert "job_folder: /j has 0 bytes free" in outcome.decision.why
 
 
+@pytest.mark.parametrize(("num_fruitless", "is_thorough"), [(0, False), (1, False), (2, True)])
+def test_a_second_failure_without_a_commit_is_worth_a_look_at_everything(
+    num_fruitless: int, is_thorough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = agent_of(Job(), monkeypatch, Process(1))
+    decision = RestartDecision(restart=True, delay_s=0.0, rule="restart", why="", num_fruitless=num_fruitless)
+    agent.outcome = Outcome(status="failed", failure=RankExit(rank=0, code=1), decision=decision)
+    looks: list[bool] = []
+
+    def look(*, is_thorough: bool) -> None:
+        looks.append(is_thorough)
+        raise elastic_agent._Stopped(agent.outcome)
+
+    monkeypatch.setattr(agent, "_await_host", look)
+    with pytest.raises(elastic_agent._Stopped):
+        agent._restart_workers(agent._worker_group)
+    assert looks == [is_thorough]
+
+
 def test_a_host_that_gets_well_in_time_is_restarted_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elastic_agent, "HOST_LOOK_INTERVAL_S", 0.0)
     job = Job()

@@ -47,6 +47,12 @@ def test_waits_double_while_nothing_new_is_committed() -> None:
     assert waits[-1] == pytest.approx(20 * waits[1])
 
 
+def test_failures_without_a_commit_are_counted_also_where_nobody_waits_for_them() -> None:
+    config = RecoveryConfig(backoff_s=0.0)
+    decisions = [decide(lives, config) for lives in ((failed(),), (failed(),) * 2, (failed(has_new_commit=True),))]
+    assert [(decision.delay_s, decision.num_fruitless) for decision in decisions] == [(0.0, 1), (0.0, 2), (0.0, 0)]
+
+
 def test_waits_of_a_fleet_spread_over_half_to_one_and_a_half_and_a_replayed_log_gives_the_same() -> None:
     config = RecoveryConfig(max_restarts=9)
     waits = [decide((failed(job=f"job-{n}"),) * 2, config).delay_s for n in range(200)]
