@@ -27,6 +27,7 @@ class AttemptNeeds:
 
     sections: Mapping[str, Any] = field(default_factory=dict)  # of the recipe; {} of a program that is none
     is_thorough: bool = False  # what takes a moment is looked at as well, devices and the store
+    has_committed: bool = False  # the attempt goes on from a commit of the job
     places: tuple[int, ...] = (0,)  # LOCAL_RANK of each rank
     fewest: int = 1  # ranks that the job may go on with
 

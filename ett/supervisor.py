@@ -192,6 +192,7 @@ class JobSupervisor:
         needs = AttemptNeeds(
             sections=self._sections,
             is_thorough=is_thorough,
+            has_committed=self._has_committed or (self._has_ever_committed and self.plan.resume != "never"),
             places=self.next_world.places,
             fewest=min(self.plan.fewest, self.next_world.size),
         )

@@ -54,7 +54,9 @@ def checks_of(job_dir: Path, needs: AttemptNeeds, limits: HealthLimits) -> dict[
     for name, (folder, setting) in folders.items():
         # Only the next start makes room for checkpoints: it removes what unfinished saves left, and prunes the buffer.
         fewest = min(JOB_FOLDER_BYTES, limits.min_disk_bytes) if name == "job_folder" else 0
-        checks[name] = partial(check_folder, folder, setting, min_bytes=fewest, low_bytes=limits.min_disk_bytes)
+        room = partial(check_folder, folder, setting, min_bytes=fewest, low_bytes=limits.min_disk_bytes)
+        has_commits = needs.has_committed and name == "checkpoints"
+        checks[name] = partial(check_commits, folder, room) if has_commits else room
     checks["memory"] = partial(check_memory, limits.min_memory_bytes)
     checks["loopback"] = check_loopback
     if needs.is_thorough and device != "cpu":
@@ -124,6 +126,20 @@ def check_folder(folder: Path, setting: str, *, min_bytes: int = 0, low_bytes: i
     if free < low_bytes:
         return f"{folder} has {free:,} bytes free, fewer than the {low_bytes:,} of recovery.health.min_disk_bytes"
     return ""
+
+
+def check_commits(folder: Path, room: Callable[[], str]) -> str:
+    """Raise where a folder's commits are not there; else as `room`. Without its disk a folder may be an empty one."""
+    try:
+        (folder / "commits").stat()
+    except FileNotFoundError as err:
+        raise Unreachable(
+            f"{folder} has no commits any more",
+            do="mount its disk again, or put the folder back (checkpoint.uri): the job goes on from what is there",
+        ) from err
+    except OSError as err:
+        raise os_failure(err, folder, elsewhere="checkpoint.uri") from err
+    return room()
 
 
 def _write_unnamed(folder: Path) -> None:

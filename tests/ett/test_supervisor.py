@@ -17,7 +17,7 @@ from ett.event_reader import read_folder
 from ett.failure import RankExit
 from ett.generation import GenerationFolder
 from ett.host_health import Finding
-from ett.job_folder import JobFolder
+from ett.job_folder import JobFolder, write_json
 from ett.job_history import SavedSteps, read_history
 from ett.launch_plan import LaunchPlan
 from ett.memory_kills import num_memory_kills
@@ -417,3 +417,20 @@ def test_what_is_only_noted_of_the_host_holds_up_nothing_and_is_said_once(
     assert capsys.readouterr().err == "ett: this host: memory: could not be looked at\n"
     looks = [record.data for record in read_folder(folder.path).records if record.ev == "host_check"]
     assert [(look["ok"], look["noted"]["memory"]) for look in looks] == [(True, found[0].note)] * 2
+
+
+@pytest.mark.parametrize(("resume", "is_well"), [("auto", False), ("never", True)])
+def test_a_job_that_has_committed_needs_its_commits(folder: JobFolder, resume: str, is_well: bool) -> None:
+    write_json(folder.recipe_file, {"checkpoint": {"uri": f"file://{folder.path}/c"}})
+    job = JobSupervisor(replace(PLAN, resume=resume), folder, StopSignals())
+    job.open(read_history(folder.events))
+    assert job.look_at_host(is_thorough=False) == ()
+    commit(folder, begin(job), 1)
+    job.close()
+    again = JobSupervisor(replace(PLAN, resume=resume), folder, StopSignals())
+    again.open(read_history(folder.events))
+    assert (again.look_at_host(is_thorough=False) == ()) == is_well
+    commit(folder, begin(again), 2)  # in this launch: whatever it began from
+    again.fail_attempt([RankExit(rank=0, code=-9)], order=[0])
+    assert [found.check for found in again.look_at_host(is_thorough=False)] == ["checkpoints"]
+    again.close()

@@ -75,6 +75,19 @@ def test_a_disk_without_room_is_named_with_its_setting(tmp_path: Path) -> None:
     assert "checkpoint.uri" in raised.value.do
 
 
+@pytest.mark.parametrize("has_committed", [True, False])
+@pytest.mark.parametrize("left", ["", "c", "c/commits"])
+def test_a_folder_whose_commits_are_gone_is_not_well(left: str, has_committed: bool, tmp_path: Path) -> None:
+    (tmp_path / left).mkdir(parents=True, exist_ok=True)
+    sections = {"checkpoint": {"uri": f"file://{tmp_path}/c"}}
+    checks = checks_of(tmp_path, AttemptNeeds(sections=sections, has_committed=has_committed), NO_LIMITS)
+    (found,) = look({"checkpoints": checks["checkpoints"]}, 60.0)
+    assert bool(found.fact) == (has_committed and left != "c/commits")
+    if found.fact:
+        assert found.fact == f"{tmp_path}/c has no commits any more"
+        assert "mount" in found.do
+
+
 @pytest.mark.parametrize("uri", ["file:///{}/c", "s3://bucket/job"])
 def test_little_room_is_noted_and_waited_for_only_by_the_records(uri: str, tmp_path: Path) -> None:
     sections = {"checkpoint": {"uri": uri.format(tmp_path), "buffer_dir": str(tmp_path)}}
