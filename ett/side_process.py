@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+# A scheduler tells every process of a job, and those that ask for no notice would die of it.
+_NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class SideProcess:
@@ -17,7 +21,7 @@ class SideProcess:
     def start(self, command: Sequence[str], log: Path, environ: Mapping[str, str], cwd: Path | None = None) -> None:
         """Start `command`, its output appended to `log`, whose folder is made. Raises: OSError."""
         log.parent.mkdir(exist_ok=True)
-        with log.open("ab") as output:
+        with log.open("ab") as output, _without_notices():
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -40,3 +44,16 @@ class SideProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
+
+
+@contextlib.contextmanager
+def _without_notices() -> Iterator[None]:
+    """Start processes within that never get a notice: unlike a handler, a mask is there from their first instruction.
+
+    One that comes to us meanwhile waits until the end.
+    """
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, _NOTICES)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
