@@ -16,6 +16,9 @@ from dataclasses import asdict, dataclass
 
 from ett.seams import SEAMS, load
 
+WAITING_NAME = "ett-spare"  # what `ps` calls it; 15 characters at most
+_IMPORTING_NAME = "ett-importing"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Role:
@@ -71,8 +74,9 @@ def read_role(fd: int) -> Role | None:
 def main(argv: list[str]) -> None:
     pipe = int(argv[1])
     os.set_inheritable(pipe, False)
-    _name_process("ett-spare")
+    _name_process(_IMPORTING_NAME)
     load(SEAMS["spare_imports"])()
+    _name_process(WAITING_NAME)
     role = read_role(pipe)
     if role is None:
         os._exit(0)  # without the interpreter's teardown, which with torch takes half a second

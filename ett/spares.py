@@ -17,10 +17,12 @@ from pathlib import Path
 
 from ett import worker
 from ett.replaced_rank import ReplacedRank
-from ett.spare_process import Role, changed_environ
+from ett.spare_process import WAITING_NAME, Role, changed_environ
 
 LOOK_INTERVAL_S = 0.5
 PROGRAM = (sys.executable, "-u", "-m", "ett.spare_process")  # and a pipe's number
+LONGEST_IMPORT_S = 60.0  # of torch and the trainer; what takes longer hangs, on a network disk say
+END_S = 5.0  # for one that was killed to be gone
 MOST_LOST = 3  # spares that ended by themselves: then something is wrong with all of them
 # What says that a process belongs to a rank or an attempt (ett/guardian.py): a spare does to none.
 _OF_RANKS = ("RANK", "LOCAL_RANK", "ETT_ATTEMPT")
@@ -36,6 +38,7 @@ class Spare:
 
     def __init__(self, log: Path) -> None:
         self._environ = {name: value for name, value in os.environ.items() if name not in _OF_RANKS}
+        self._begun_s = time.monotonic()
         read_fd, write_fd = os.pipe()
         os.set_blocking(write_fd, False)
         self._pipe = open(write_fd, "wb", buffering=0)  # noqa: SIM115 - open as long as the spare waits
@@ -65,17 +68,26 @@ class Spare:
         line = role.line()
         try:
             # One write: a pipe takes it whole or, full or without a reader, not at all.
-            return self.is_alive and self._pipe.write(line) == len(line)
+            return self.is_alive and self._will_read() and self._pipe.write(line) == len(line)
         except OSError:
             return False
         finally:
             self._pipe.close()
 
+    def _will_read(self) -> bool:
+        """Return whether it reads its role soon, as far as the kernel tells: a pipe takes bytes for nobody as well."""
+        name, state = _name_and_state(self.proc.pid)
+        if name == WAITING_NAME:
+            return state not in ("T", "t", "D")
+        return state not in ("T", "t") and time.monotonic() - self._begun_s <= LONGEST_IMPORT_S
+
     def end(self) -> None:
         self._pipe.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.proc.pid, signal.SIGKILL)
-        self.proc.wait()
+        if self.is_alive:  # else its number may be another group's by now
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.proc.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+            self.proc.wait(END_S)
 
 
 class Spares:
@@ -136,3 +148,13 @@ class Spares:
             self._count = 0
         what = "no more are started" if not self._count else "another one is started"
         self._say(f"a spare process ended by itself ({why}; {self._log}): {what}, lost ranks still come back")
+
+
+def _name_and_state(pid: int) -> tuple[str, str]:
+    """Return the kernel's name of a process and the letter of its state; "" where it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return "", ""
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    return name, rest.split()[0]
