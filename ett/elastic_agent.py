@@ -260,7 +260,7 @@ class SupervisedAgent(LocalElasticAgent):
         Args: is_thorough: the last attempts came to nothing, so that a look at everything is worth its time.
         """
         begun_s, job = time.monotonic(), self._job
-        while ill := job.look_at_host(is_thorough=is_thorough):
+        while ill := job.look_at_host(is_thorough=is_thorough, meanwhile=self._go_on_waiting):
             waited_s = time.monotonic() - begun_s
             if waited_s >= job.recovery.health_wait_s:
                 decision = job.give_up_host(ill, waited_s)
@@ -273,9 +273,12 @@ class SupervisedAgent(LocalElasticAgent):
         """Wait between two attempts, for as long as nobody tells the job to stop."""
         until_s = time.monotonic() + wait_s
         while time.monotonic() < until_s:
-            self._check_stop_between_attempts()
-            self._job.beat()
+            self._go_on_waiting()
             time.sleep(min(MONITOR_INTERVAL_S, max(0.0, until_s - time.monotonic())))
+
+    def _go_on_waiting(self) -> None:
+        self._check_stop_between_attempts()
+        self._job.beat()
 
     def _allow_restart(self) -> None:
         decision = self.outcome.decision

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,8 +33,13 @@ class AttemptNeeds:
 
 
 class HostChecks(Protocol):
-    def __call__(self, job_dir: Path, needs: AttemptNeeds, config: Any) -> tuple[Finding, ...]:
-        """Look at this host, within the deadline of `config`; () where that is switched off."""
+    def __call__(
+        self, job_dir: Path, needs: AttemptNeeds, config: Any, meanwhile: Callable[[], None]
+    ) -> tuple[Finding, ...]:
+        """Look at this host, within the deadline of `config`; () where that is switched off.
+
+        Args: meanwhile: called again and again; what it raises ends the look.
+        """
 
 
 def unwell(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -186,7 +186,7 @@ class JobSupervisor:
         """How many processes wait to be a rank: of a recipe alone, whose imports we know."""
         return self.recovery.spares if self.plan.kind == "recipe" else 0
 
-    def look_at_host(self, *, is_thorough: bool) -> tuple[Finding, ...]:
+    def look_at_host(self, *, is_thorough: bool, meanwhile: Callable[[], None] = lambda: None) -> tuple[Finding, ...]:
         """Return what of this host is not as the next attempt needs it, and write that down."""
         check_host: HostChecks = load(SEAMS["host_checks"])
         needs = AttemptNeeds(
@@ -196,7 +196,7 @@ class JobSupervisor:
             places=self.next_world.places,
             fewest=min(self.plan.fewest, self.next_world.size),
         )
-        found = check_host(self.folder.path, needs, self.recovery)
+        found = check_host(self.folder.path, needs, self.recovery, meanwhile)
         ill = unwell(found)
         checks = {finding.check: round(finding.took_s, 3) for finding in found}
         failed = {finding.check: finding.fact for finding in ill}

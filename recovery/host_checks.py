@@ -27,15 +27,18 @@ from ett.recovery.health_limits import HealthLimits
 from ett.store_uri import is_local, local_path
 
 Check = Callable[[], str | None]
+SLICE_S = 0.05  # between two questions whether to go on waiting
 JOB_FOLDER_BYTES = 1 << 20  # for the records of an attempt, whatever the disk holds of checkpoints
 ADDRESS = "127.0.0.1"  # where the ranks of a host meet (ett/one_host_rendezvous.py)
 
 
-def check_host(job_dir: Path, needs: AttemptNeeds, config: RecoveryConfig) -> tuple[Finding, ...]:
+def check_host(
+    job_dir: Path, needs: AttemptNeeds, config: RecoveryConfig, meanwhile: Callable[[], None]
+) -> tuple[Finding, ...]:
     """Return what was found of each thing that the job needs of this host, after `health.deadline` at most."""
     limits = config.health
     checks = checks_of(job_dir, needs, limits) if limits.enabled else {}
-    return look(checks, limits.deadline_s)
+    return look(checks, limits.deadline_s, meanwhile)
 
 
 def checks_of(job_dir: Path, needs: AttemptNeeds, limits: HealthLimits) -> dict[str, Check]:
@@ -65,11 +68,21 @@ def checks_of(job_dir: Path, needs: AttemptNeeds, limits: HealthLimits) -> dict[
     return checks
 
 
-def look(checks: Mapping[str, Check], deadline_s: float) -> tuple[Finding, ...]:
-    """Do all checks beside each other; one that has not ended at the deadline is left behind in its thread."""
-    begun_s = time.monotonic()
-    looks = {name: _Look(name, check) for name, check in checks.items()}
-    return tuple(one.finding(begun_s + deadline_s - time.monotonic(), deadline_s) for one in looks.values())
+def look(
+    checks: Mapping[str, Check], deadline_s: float, meanwhile: Callable[[], None] = lambda: None
+) -> tuple[Finding, ...]:
+    """Do all checks beside each other; one that has not ended at the deadline is left behind in its thread.
+
+    The next look waits for that one and starts none beside it.
+    """
+    until_s = time.monotonic() + deadline_s
+    for name, check in checks.items():
+        if name not in _newest or not _newest[name].is_under_way:
+            _newest[name] = _Look(name, check)
+    looks = [_newest[name] for name in checks]
+    for one in looks:
+        one.wait(until_s, meanwhile)
+    return tuple(one.finding(deadline_s) for one in looks)
 
 
 class _Look:
@@ -79,8 +92,16 @@ class _Look:
         self._thread = threading.Thread(target=self._run, name=f"ett-health-{name}", daemon=True)
         self._thread.start()
 
-    def finding(self, wait_s: float, deadline_s: float) -> Finding:
-        self._thread.join(max(0.0, wait_s))
+    @property
+    def is_under_way(self) -> bool:
+        return self._thread.is_alive()
+
+    def wait(self, until_s: float, meanwhile: Callable[[], None]) -> None:
+        while self.is_under_way and (left_s := until_s - time.monotonic()) > 0:
+            meanwhile()
+            self._thread.join(min(SLICE_S, left_s))
+
+    def finding(self, deadline_s: float) -> Finding:
         if not self._ended:
             return Finding(
                 check=self._name,
@@ -102,6 +123,9 @@ class _Look:
         raised = raised_by(lambda: notes.append(self._check()))
         note = next(iter(notes), None) or ""
         self._ended.append((time.monotonic() - self._begun_s, note, raised))
+
+
+_newest: dict[str, _Look] = {}  # of each check, in this process
 
 
 def check_folder(folder: Path, setting: str, *, min_bytes: int = 0, low_bytes: int = 0) -> str:

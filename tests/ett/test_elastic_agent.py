@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,11 +38,14 @@ class Job:
         self.found: list[tuple[Finding, ...]] = []  # of this host, look by look
         self.recovery = SimpleNamespace(health_wait_s=0.0)
 
-    def look_at_host(self, *, is_thorough: bool) -> tuple[Finding, ...]:
+    def look_at_host(self, *, is_thorough: bool, meanwhile: Callable[[], None]) -> tuple[Finding, ...]:
+        meanwhile()
         return self.found.pop(0) if self.found else ()
 
     def give_up_host(self, findings: tuple[Finding, ...], waited_s: float) -> RestartDecision:
         return give_up(findings, waited_s)
+
+    def end_prepared_attempt(self) -> None: ...
 
     def beat(self) -> None: ...
 
@@ -215,6 +219,15 @@ def test_a_second_failure_without_a_commit_is_worth_a_look_at_everything(
     with pytest.raises(elastic_agent._Stopped):
         agent._restart_workers(agent._worker_group)
     assert looks == [is_thorough]
+
+
+def test_a_stop_ends_a_look_at_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job()
+    agent = agent_of(job, monkeypatch, Process(1))
+    job.stop.requested = signal.SIGTERM
+    with pytest.raises(elastic_agent._Stopped) as stopped:
+        agent._await_host(is_thorough=True)
+    assert stopped.value.outcome == Outcome(status="preempted")
 
 
 def test_a_host_that_gets_well_in_time_is_restarted_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from ett.errors import Unreachable
-from ett.recovery import device_checks
 from ett.recovery.device_checks import check_devices
 
 LOST, NO_PERMISSION, NO_DRIVER = 15, 4, 9
@@ -43,7 +42,7 @@ class Driver:
 
 
 def check(monkeypatch: pytest.MonkeyPatch, driver: Driver, *, ranks: int = 2, fewest: int = 0, **given: Any) -> str:
-    monkeypatch.setattr(device_checks.ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr("ctypes.CDLL", lambda name: driver)
     asked = {"is_wanted": True, "visible": None} | given
     try:
         return check_devices(range(ranks), fewest or ranks, **asked)

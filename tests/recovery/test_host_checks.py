@@ -38,21 +38,46 @@ def test_what_a_job_needs_is_looked_at(
 
 
 def test_a_host_that_is_well_has_nothing_said_of_it_and_nothing_left_on_it(tmp_path: Path) -> None:
-    found = check_host(tmp_path, AttemptNeeds(is_thorough=True), RecoveryConfig(health=NO_LIMITS))
+    found = check_host(tmp_path, AttemptNeeds(is_thorough=True), RecoveryConfig(health=NO_LIMITS), lambda: None)
     assert [one.fact for one in found] == ["", "", ""]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_looked_at_where_that_is_off(tmp_path: Path) -> None:
     config = RecoveryConfig(health=HealthLimits(enabled=False, min_disk_bytes=1 << 62))
-    assert check_host(tmp_path, AttemptNeeds(is_thorough=True), config) == ()
+    assert check_host(tmp_path, AttemptNeeds(is_thorough=True), config, lambda: None) == ()
 
 
 def test_what_does_not_answer_in_time_is_not_well() -> None:
     never = threading.Event()
-    found = look({"store": lambda: never.wait() and None, "memory": lambda: None}, 0.05)
+    found = look({"store": lambda: str(never.wait()), "memory": lambda: None}, 0.05)
     never.set()
     assert [(one.check, one.fact) for one in unwell(found)] == [("store", "no answer within 0.05 s")]
+
+
+class Told(Exception):
+    """Somebody told the job to stop."""
+
+
+def test_a_check_that_hangs_holds_one_thread_and_no_stop() -> None:
+    starts, answers = [], threading.Event()
+
+    def hang() -> None:
+        starts.append(1)
+        answers.wait()
+
+    def stop() -> None:
+        raise Told
+
+    with pytest.raises(Told):
+        look({"hanging": hang}, 600.0, stop)
+    assert [one.fact for one in look({"hanging": hang}, 0.05)] == ["no answer within 0.05 s"]
+    answers.set()
+    # A write behind gigabytes of others is slow, and answers to the next look.
+    assert [one.fact for one in look({"hanging": hang}, 600.0)] == [""]
+    assert len(starts) == 1
+    look({"hanging": hang}, 600.0)
+    assert len(starts) == 2
 
 
 def test_an_error_is_said_with_what_to_do() -> None:
