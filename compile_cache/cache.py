@@ -7,6 +7,7 @@ compiles as if there were no cache.
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -104,6 +105,18 @@ class CompileCache:
         self._say("wait", fetched.result, fetched.why, waited_s)
         self._record("wait", fetched.result, waited_s, source=fetched.source, bytes=fetched.num_bytes)
         return fetched
+
+    def discard(self, why: str) -> None:
+        """Forget what was fetched, which torch cannot load; what is compiled instead takes its place on this host."""
+        begun_ns, local = self._clock.mono_ns(), self._stores[0]
+        shutil.rmtree(self.folder, ignore_errors=True)
+        failure = raised_by(lambda: list(map(local.packs.delete, local.read)))
+        if failure is not None:
+            log.warning("a pack of the compile cache that torch cannot load is not removed: %s", failure)
+        for names in (local.read, local.known, self._unpacked):
+            names.clear()
+        self._say("load", "refused", why, self._seconds_since(begun_ns))
+        self._record("load", "refused", self._seconds_since(begun_ns))
 
     def publish(self) -> PublishResult:
         """Store what was compiled here and no pack of this key has; of several ranks and jobs, one does so."""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 import torch
 
 from ett.errors import ConfigError
+from ett.raised import raised_by
 from ett.trainer.compile_plan import CompilePlan, FetchedCode, compile_plan, has_compiling_rank
 from ett.trainer.config import TrainerConfig
 from ett.trainer.dense.dlrm import Dlrm
@@ -37,9 +39,19 @@ class CompiledStart:
         Args: fetched: None: nothing is kept.
         Raises: ConfigError: torch cannot compile.
         """
+        config = self._recipe.trainer
         if fetched is not None and fetched.result == "miss" and self._has_other:
-            fetched.cache.wait(_SHARE_OF_TIMEOUT * self._recipe.trainer.train.comm_timeout_s)
-        compile_dense(self._recipe.trainer, compile_plan(self._recipe, world_size), device)
+            fetched = replace(
+                fetched, result=fetched.cache.wait(_SHARE_OF_TIMEOUT * config.train.comm_timeout_s).result
+            )
+        plan = compile_plan(self._recipe, world_size)
+        failure = raised_by(lambda: compile_dense(config, plan, device))
+        if isinstance(failure, Exception) and fetched is not None and fetched.result == "hit":
+            fetched.cache.discard(f"{type(failure).__name__}: {failure}")
+            forget_compiled()
+            compile_dense(config, plan, device)
+        elif failure is not None:
+            raise failure
         if fetched is not None:
             self._publishing = threading.Thread(target=fetched.cache.publish, name="ett-compile-publish", daemon=True)
             self._publishing.start()
@@ -67,9 +79,28 @@ def compile_dense(config: TrainerConfig, plan: CompilePlan, device: torch.device
     try:
         logits = model(dense, SparseInputs(pooled, {}))
         torch.autograd.grad(logits.sum(), [*pooled, *model.parameters()])
-    except RuntimeError as err:  # what torch's compilers raise are some
+    except (
+        RuntimeError,
+        ImportError,
+        OSError,
+    ) as err:  # what torch's compilers raise, and the loader of what they made
         raise ConfigError(
             f"compile.dense is true, and torch.compile fails: {str(err).strip().partition(chr(10))[0][:300]}",
-            expected="a C++ compiler (g++) on a CPU, Triton on a GPU",
+            expected="a C++ compiler (g++) on a CPU, Triton on a GPU; a job folder with space",
             do="install it, or --set compile.dense=false, which trains other bits",
         ) from err
+
+
+def forget_compiled() -> None:
+    """Have torch find out all anew that it knows of compiled code, as a fresh process does."""
+    from torch._inductor import cpu_vec_isa, utils  # 2 s, which a start that compiles nothing need not take
+
+    torch.compiler.reset()
+    utils.clear_caches()
+    # Not among those: which vectors this processor has, asked by loading a small object of the same cache folder. Where
+    # that one was broken too, torch would go on without vectors, and with other bits.
+    kinds = [value for value in vars(cpu_vec_isa).values() if isinstance(value, type)]
+    for known in [vars(cpu_vec_isa), *map(vars, kinds)]:
+        for function in known.values():
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()

@@ -13,6 +13,7 @@ import torch
 
 from ett.compile_cache import CompileCache, CompileConfig
 from ett.compile_cache.cache import Fetched, FetchResult
+from ett.compile_cache.cache_folder import write_files
 from ett.compile_cache.key import KeyParts
 from ett.errors import ConfigError
 from ett.recipe import resolve
@@ -27,6 +28,7 @@ from ett.trainer.job_recipe import build_recipe
 from ett.trainer.worker import run_worker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "criteo.toml"
+GRAPH = f"fxgraph/p5/{'a' * 52}/{'0' * 52}"
 SMALL = ("data.generate.rows=1500", "train.batch_size=128", "train.max_steps=4", "eval.enabled=false")
 
 
@@ -128,9 +130,67 @@ def test_a_rank_is_waited_for_less_long_than_the_others_wait_for_it(monkeypatch:
     assert waits == [20.0]
 
 
-def test_a_compiler_that_is_missing_is_a_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
+class Starts:
+    """Starts of one host, where torch cannot load a file `broken`, and compiles `whole`."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.home, self.events = home, list[tuple[object, object]]()
+        self._folder = home
+        monkeypatch.setattr(compile_ahead, "compile_dense", self._compile)
+
+    def process(self) -> CompileCache:
+        self._folder = self.home / f"process-{len(self.events)}"
+        parts = KeyParts(software={}, machine={}, code="", model={}, options={}, shapes=[])
+        return CompileCache(CompileConfig(), parts, self._folder, {"ETT_HOME": str(self.home)}, self._emit)
+
+    def run(self) -> None:
+        cache = self.process()
+        start = CompiledStart(build_recipe(resolve(EXAMPLE, SMALL).sections), {})
+        start.compile(FetchedCode(cache, cache.fetch().result), 1, torch.device("cpu"))
+        start.close()
+
+    def _compile(self, *given: object) -> None:
+        write_files(self._folder, {GRAPH: b"whole"})
+        if (self._folder / GRAPH).read_bytes() == b"broken":
+            raise ImportError("undefined symbol")
+
+    def _emit(self, ev: str, **fields: object) -> None:
+        self.events.append((fields["action"], fields["result"]))
+
+
+def test_code_that_torch_cannot_load_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = Starts(tmp_path, monkeypatch)
+    with_broken(starts.process()).publish()
+    starts.run()
+    assert starts.events[1:] == [("fetch", "hit"), ("load", "refused"), ("publish", "published")]
+    starts.run()
+    assert starts.events[4:] == [("fetch", "hit"), ("publish", "nothing_new")]
+
+
+def test_a_start_that_has_nothing_fetched_fails_as_torch_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = Starts(tmp_path, monkeypatch)
+    monkeypatch.setattr(starts, "process", lambda made=starts.process: with_broken(made()))
+    with pytest.raises(ImportError, match="undefined symbol"):
+        starts.run()
+
+
+def with_broken(cache: CompileCache) -> CompileCache:
+    write_files(cache.folder, {GRAPH: b"broken"})
+    return cache
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("InvalidCxxCompiler: No working C++ compiler found\nmore"),
+        ImportError("No working C++ compiler found"),
+        OSError("No working C++ compiler found"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_compiler_that_is_missing_is_a_users_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: object) -> None:
-        raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found\nmore")
+        raise error
 
     monkeypatch.setattr(compiled_logits, "_compiled", lambda logits: fails)
     recipe = build_recipe(resolve(EXAMPLE, SMALL).sections)
