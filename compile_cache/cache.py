@@ -163,6 +163,8 @@ class CompileCache:
                     refused = err.fact
                     log.warning("%s; %s", err.fact, err.did)
                     continue
+                except FileNotFoundError:  # it went meanwhile
+                    continue
                 write_files(self.folder, pack.files)
                 self._unpacked.update(map(identity, pack.files))
                 store.packs.mark_used(stored.name)
@@ -228,6 +230,8 @@ class CompileCache:
                 self._open(store, name)
             except CorruptState as err:
                 log.warning("%s; %s", err.fact, err.did)
+            except FileNotFoundError:  # it went meanwhile
+                log.info("%s/%s has gone", store.packs.uri, name)
             return False
         store.read.add(name)
         store.known.update(map(identity, files))

@@ -20,6 +20,7 @@ from ett.compile_cache.code_digest import code_digest
 from ett.compile_cache.key import Json, KeyParts
 from ett.versions import version_of
 
+COMPILER_LIMIT_S = 10.0  # for its version; one that blocks, a wrapper say, must not hold the start
 _PROC = Path("/proc")
 _TORCH_FACT = re.compile(r"^(__version__|cuda|git_version)[^=]*= *'([^']*)'", re.MULTILINE)
 # Options of torch's compilers that are set by variables; where caches lie, and what is printed, changes no code.
@@ -48,7 +49,7 @@ def key_parts(
         environ: variables of torch's compilers are options as well.
     """
     return KeyParts(
-        software=software_facts(),
+        software=software_facts(environ),
         machine=machine_facts(),
         code=code_digest(code),
         model=model,
@@ -57,11 +58,11 @@ def key_parts(
     )
 
 
-def software_facts() -> dict[str, str | None]:
+def software_facts(environ: Mapping[str, str]) -> dict[str, str | None]:
     """Return versions of Python, torch, Triton, the C++ compiler and the C library."""
     facts = {"python": platform.python_version(), "triton": version_of("triton") or version_of("pytorch-triton")}
     facts["libc"] = " ".join(platform.libc_ver())
-    facts["compiler"] = _compiler(os.environ)
+    facts["compiler"] = _compiler(environ)
     return facts | torch_facts()
 
 
@@ -103,7 +104,12 @@ def _compiler(environ: Mapping[str, str]) -> str | None:
     name = shutil.which(environ.get("CXX") or "g++")
     if name is None:
         return None
-    asked = subprocess.run([name, "--version"], capture_output=True, text=True, check=False)
+    try:
+        asked = subprocess.run(
+            [name, "--version"], capture_output=True, text=True, check=True, timeout=COMPILER_LIMIT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
     return asked.stdout.partition("\n")[0]
 
 

@@ -24,7 +24,7 @@ class Begun:
     startup: Startup
     imports: Node[None]
     planned: Node[Planned | None] | None  # None: on ranks that do not choose
-    fetched: Node[FetchedCode] | None = None  # compiled code; None: none is kept
+    fetched: Node[FetchedCode | None] | None = None  # compiled code; None: none is kept
 
 
 def begin(run: Run, environ: Mapping[str, str]) -> Begun:

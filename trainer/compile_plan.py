@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -11,12 +12,14 @@ from pathlib import Path
 from ett.compile_cache import CompileCache, key_parts
 from ett.compile_cache.cache import FetchResult
 from ett.compile_cache.key import KeyParts
+from ett.raised import raised_by
 from ett.tracker import Run
 from ett.trainer.config import TrainConfig
 from ett.trainer.data.lanes import longest_slice
 from ett.trainer.job_recipe import JobRecipe
 from ett.trainer.recipe_tables import recipe_tables
 
+log = logging.getLogger(__name__)
 FOLDER_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 FOLDER = "compiled"  # in the job's folder: torch's cache folder of each rank, of its newest start
 _DENSE = Path(__file__).parent / "dense"
@@ -60,15 +63,30 @@ class FetchedCode:
     result: FetchResult
 
 
-def fetch_compiled(run: Run, recipe: JobRecipe, environ: Mapping[str, str]) -> FetchedCode:
-    """Fetch what the cache has for this rank, and have torch compile in the folder where that lies."""
+def fetch_compiled(run: Run, recipe: JobRecipe, environ: Mapping[str, str]) -> FetchedCode | None:
+    """Fetch what the cache has for this rank, and have torch compile in the folder where that lies.
+
+    Returns: None where there can be no cache: its key cannot be made, say. Nothing is kept of such a start.
+    """
     assert run.job_dir is not None
     folder = run.job_dir / FOLDER / f"r{run.rank}"
     if not run.generation:
         shutil.rmtree(folder, ignore_errors=True)  # of a process that may have been killed while it wrote
+    os.environ[FOLDER_VARIABLE] = str(folder)
+    fetched: list[FetchedCode] = []
+    failure = raised_by(lambda: fetched.append(_fetch(run, recipe, environ, folder)))
+    if failure is None:
+        return fetched[0]
+    if not isinstance(failure, Exception):
+        raise failure
+    log.warning("the start goes on without the compile cache: %s: %s", type(failure).__name__, failure)
+    run.emit("compile", action="fetch", result="failed", key="", seconds=0.0)
+    return None
+
+
+def _fetch(run: Run, recipe: JobRecipe, environ: Mapping[str, str], folder: Path) -> FetchedCode:
     parts = recipe_key_parts(recipe, compile_plan(recipe, run.world_size), environ)
     cache = CompileCache(recipe.compile, parts, folder, environ, run.emit)
-    os.environ[FOLDER_VARIABLE] = str(folder)
     return FetchedCode(cache, cache.fetch().result)
 
 

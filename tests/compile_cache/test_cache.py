@@ -218,6 +218,14 @@ def test_packs_of_a_bucket_are_read_over_http(tmp_path: Path, monkeypatch: pytes
         assert second.process(parts=replace(PARTS, code="d")).fetch().result == "miss"
 
 
+def test_a_pack_that_goes_before_it_is_read_is_passed_over(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.process(graph("a")).publish()
+    stored = FolderPacks(host.home / "compile-cache").stored()
+    (host.home / "compile-cache" / stored[0].name).unlink()
+    monkeypatch.setattr(FolderPacks, "stored", lambda self, prefix="": stored)
+    assert host.process().fetch().result == "miss"
+
+
 def test_a_store_that_is_down_leaves_what_lies_here(host: Host, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def down(self: RemotePacks, prefix: str = "") -> list[object]:
         raise Unreachable(f"{self.uri}: no route to host")

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from ett.compile_cache import platform_facts
 from ett.compile_cache.code_digest import code_digest
 from ett.compile_cache.key import KEY_DIGITS, KeyParts
-from ett.compile_cache.platform_facts import environment_options, key_parts, machine_facts, torch_facts
+from ett.compile_cache.platform_facts import (
+    environment_options,
+    key_parts,
+    machine_facts,
+    software_facts,
+    torch_facts,
+)
 
 CODE = '''
 def forward(x):
@@ -118,6 +125,15 @@ def test_variables_that_change_no_code_are_none() -> None:
         "HOME": "/root",
     }
     assert environment_options(others) == {}
+
+
+@pytest.mark.parametrize("script", ["sleep 600", "exit 1"], ids=["blocks", "fails"])
+def test_a_compiler_that_says_no_version_is_none(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text(f"#!/bin/sh\nexec {script}\n")
+    wrapper.chmod(0o700)
+    monkeypatch.setattr(platform_facts, "COMPILER_LIMIT_S", 0.2)
+    assert software_facts({"CXX": str(wrapper)})["compiler"] is None
 
 
 def test_torch_is_known_without_importing_it() -> None:

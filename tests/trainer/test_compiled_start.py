@@ -21,6 +21,7 @@ from ett.startup_log import read_starts
 from ett.startup_path import start_path
 from ett.tracker import Run, RunIdentity
 from ett.trainer import compile_ahead
+from ett.trainer import compile_plan as compile_plan_module
 from ett.trainer.compile_ahead import CompiledStart, compile_dense
 from ett.trainer.compile_plan import FOLDER_VARIABLE, FetchedCode, compile_plan
 from ett.trainer.dense import compiled_logits
@@ -81,6 +82,15 @@ def test_without_the_cache_nothing_is_fetched(tmp_path: Path) -> None:
     live(tmp_path / "j", "compile.dense=true", "compile.cache=false")
     assert compile_events(tmp_path / "j") == []
     assert os.environ[FOLDER_VARIABLE] == "before"
+
+
+def test_a_start_whose_key_cannot_be_made_goes_on_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: object) -> KeyParts:
+        raise PermissionError("the model's sources")
+
+    monkeypatch.setattr(compile_plan_module, "recipe_key_parts", fails)
+    live(tmp_path / "j", "compile.dense=true")
+    assert compile_events(tmp_path / "j") == [("fetch", "failed")]
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def test_ranks_find_what_was_compiled_for_them(home: Path) -> None:
     environ = {"ETT_HOME": str(home), "OMP_NUM_THREADS": "1"}  # as TorchElastic sets it
     fetched = fetch_compiled(run, recipe, environ)
     run.close()
+    assert fetched is not None
     assert (fetched.result, fetched.cache.key) == ("hit", data["key"])
 
 
