@@ -21,7 +21,7 @@ from ett.trainer.recipe_tables import recipe_tables
 
 log = logging.getLogger(__name__)
 FOLDER_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-FOLDER = "compiled"  # in the job's folder: torch's cache folder of each rank, of its newest start
+FOLDER = "compiled"  # in the job's folder: torch's cache folder of each rank's newest process
 _DENSE = Path(__file__).parent / "dense"
 
 
@@ -69,9 +69,10 @@ def fetch_compiled(run: Run, recipe: JobRecipe, environ: Mapping[str, str]) -> F
     Returns: None where there can be no cache: its key cannot be made, say. Nothing is kept of such a start.
     """
     assert run.job_dir is not None
-    folder = run.job_dir / FOLDER / f"r{run.rank}"
-    if not run.generation:
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that may have been killed while it wrote
+    folder = run.job_dir / FOLDER / f"r{run.rank}-{os.getpid()}"
+    if os.environ.get(FOLDER_VARIABLE) != str(folder):  # this process's first fetch: it has loaded nothing from there
+        for left in folder.parent.glob(f"r{run.rank}-*"):
+            shutil.rmtree(left, ignore_errors=True)  # of a process that may have been killed while it wrote
     os.environ[FOLDER_VARIABLE] = str(folder)
     fetched: list[FetchedCode] = []
     failure = raised_by(lambda: fetched.append(_fetch(run, recipe, environ, folder)))

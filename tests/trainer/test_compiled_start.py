@@ -75,7 +75,7 @@ def test_compiling_ahead_leaves_what_is_trained(tmp_path: Path) -> None:
     waited = {node.node.name: {start.nodes[i].name for i in node.waited_for} for node in path.nodes}
     assert waited["compile"] == {"device_init", "compile_fetch"}
     assert "compile" in waited["restore"]
-    assert os.environ[FOLDER_VARIABLE] == str(tmp_path / "with" / "compiled" / "r0")
+    assert os.environ[FOLDER_VARIABLE] == str(tmp_path / "with" / "compiled" / f"r0-{os.getpid()}")
 
 
 def test_without_the_cache_nothing_is_fetched(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from ett.cli import cli
-from ett.compile_cache.cache_folder import write_files
+from ett.compile_cache.cache_folder import allowed_paths, write_files
 from ett.errors import ConfigError, Unreachable
 from ett.recipe import resolve
 from ett.tracker import Run, RunIdentity
@@ -54,6 +54,26 @@ def test_ranks_find_what_was_compiled_for_them(home: Path) -> None:
     run.close()
     assert fetched is not None
     assert (fetched.result, fetched.cache.key) == ("hit", data["key"])
+
+
+@pytest.mark.parametrize("generation", [0, 2])
+def test_a_process_has_nothing_of_one_that_was_killed_while_it_compiled(generation: int, home: Path) -> None:
+    """Half an object would be signed and published with the rest; a replacement comes in a later generation."""
+    run = Run(RunIdentity(job="j", attempt=1, rank=1, world_size=2, gen=generation, job_dir=home / "j"))
+    recipe, environ = build_recipe(resolve(EXAMPLE, ["compile.dense=true"]).sections), {"ETT_HOME": str(home)}
+    of_the_dead = home / "j" / "compiled" / "r1-1"
+    of_another_rank = home / "j" / "compiled" / "r11-1"
+    for folder in (of_the_dead, of_another_rank):
+        write_files(folder, FILES)
+    fetched = fetch_compiled(run, recipe, environ)
+    assert fetched is not None
+    assert (allowed_paths(fetched.cache.folder), of_the_dead.exists()) == ([], False)
+    assert of_another_rank.exists()
+    write_files(fetched.cache.folder, FILES)  # of this process, which goes on after another rank's death
+    again = fetch_compiled(run, recipe, environ)
+    run.close()
+    assert again is not None
+    assert allowed_paths(again.cache.folder) == list(FILES)
 
 
 def test_what_is_there_is_not_compiled_again(home: Path) -> None:
