@@ -26,7 +26,7 @@ def signing_key(key_file: str, environ: Mapping[str, str], *, may_make: bool = T
         there is none, and none may be made. EttError: the file cannot be read or made.
     """
     if VARIABLE in environ:
-        return _long_enough(environ[VARIABLE].encode(), f"${VARIABLE}")
+        return _long_enough(environ[VARIABLE].strip().encode(), f"${VARIABLE}")
     path = Path(key_file).expanduser() if key_file else ett_home(environ) / FILE
     try:
         if may_make and not key_file:

@@ -40,6 +40,11 @@ def test_the_variable_goes_before_the_file(tmp_path: Path) -> None:
     assert signing_key(str(tmp_path / "key"), {VARIABLE: "the key of a variable"}) == b"the key of a variable"
 
 
+def test_a_key_is_the_same_from_a_variable_as_from_a_file(tmp_path: Path) -> None:
+    """A secret of an orchestrator may end in a newline."""
+    assert signing_key("", {VARIABLE: "the key of all hosts\n"}) == b"the key of all hosts"
+
+
 def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("the key of a file\n")
     (tmp_path / "key").chmod(0o640)
