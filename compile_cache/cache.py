@@ -155,7 +155,7 @@ class CompileCache:
     def _fetch_from(self, store: _Store) -> Fetched:
         with self._turn():
             self._secret()  # where nothing can be signed, no rank need wait for what another publishes
-            num_bytes, refused, packs = 0, "", []
+            num_bytes, num_packs, refused, to_copy = 0, 0, "", list[tuple[str, bytes]]()
             for stored in store.packs.stored(self.key)[:MOST_PACKS]:
                 try:
                     pack, data = self._open(store, stored.name, stored.num_bytes)
@@ -168,13 +168,14 @@ class CompileCache:
                 write_files(self.folder, pack.files)
                 self._unpacked.update(map(identity, pack.files))
                 store.packs.mark_used(stored.name)
-                packs.append((stored.name, data))
-                num_bytes += len(data)
-            if not packs:
+                if store is not self._stores[0]:
+                    to_copy.append((stored.name, data))
+                num_packs, num_bytes = num_packs + 1, num_bytes + len(data)
+            if not num_packs:
                 return Fetched(result="refused" if refused else "miss", why=refused)
-            if store is not self._stores[0]:
-                self._copy_here(packs, store.known)
-            return Fetched(result="hit", source=store.packs.uri, num_packs=len(packs), num_bytes=num_bytes)
+            if to_copy:
+                self._copy_here(to_copy, store.known)
+            return Fetched(result="hit", source=store.packs.uri, num_packs=num_packs, num_bytes=num_bytes)
 
     def _copy_here(self, packs: list[tuple[str, bytes]], known: set[str]) -> None:
         """Keep packs of the remote store for the next start; a full disk costs that start a download."""
