@@ -128,7 +128,9 @@ class SupervisedAgent(LocalElasticAgent):
             # The ranks were told by somebody else, agreed on a step and saved: that is no failure.
             raise _Stopped(self._stop_workers_for(signal.SIGTERM, worker_group))
         failed = self._with_their_cause(failed, worker_group)
-        order = self._exit_order()
+        order, now = self._exit_order(), self._replacing
+        if now is not None and all(map(self._job.only_lost_a_peer, failed)):
+            failed, order = now.failed, now.order  # theirs is the end that these felt: that is no second failure
         return self._end_attempt(failed, order, self._end_workers(signal.SIGTERM, SURVIVORS_GRACE_S))
 
     def _with_their_cause(self, failed: list[RankExit], worker_group: WorkerGroup) -> list[RankExit]:

@@ -35,6 +35,7 @@ class Job:
         self.hang, self.failures, self.said = hang, [], []  # type: Hang | None, list[Any], list[str]
         self.losses: list[tuple[list[RankExit], list[int]]] = []
         self.num_completed, self.lives_on = 0, False
+        self.lost_a_peer: set[int] = set()  # ranks that say so
         self.found: list[tuple[Finding, ...]] = []  # of this host, look by look
         self.recovery = SimpleNamespace(health_wait_s=0.0)
 
@@ -69,7 +70,7 @@ class Job:
         return False
 
     def only_lost_a_peer(self, gone: RankExit) -> bool:
-        return False
+        return gone.rank in self.lost_a_peer
 
     def find_hang(self) -> Hang | None:
         return self.hang
@@ -183,6 +184,21 @@ def test_where_survivors_do_not_come_the_attempt_ends_by_the_rank_that_was_lost_
     assert agent._monitor_workers(agent._worker_group).state == WorkerState.FAILED
     (failed, order, _), lost = job.failures[0], job.losses[0]
     assert (failed, order) == lost == ([RankExit(rank=0, code=1), RankExit(rank=1, code=1)], [1, 0])
+
+
+@pytest.mark.parametrize(("lost_a_peer", "named"), [({0}, 1), (set(), 0)])
+def test_a_survivor_that_ends_because_of_the_lost_rank_is_no_failure_of_its_own(
+    lost_a_peer: set[int], named: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job()
+    job.lives_on, job.lost_a_peer = True, lost_a_peer
+    agent = agent_of(job, monkeypatch, Process(None, 1), Process(-9))
+    monkeypatch.setattr(agent, "_watch_order", lambda: None)
+    monkeypatch.setattr(agent, "_replace", lambda *_: None)
+    assert agent._monitor_workers(agent._worker_group).state == WorkerState.HEALTHY
+    assert agent._monitor_workers(agent._worker_group).state == WorkerState.FAILED
+    (failed, _, _) = job.failures[0]
+    assert [gone.rank for gone in failed] == [named]
 
 
 FULL = Finding(check="job_folder", took_s=0.0, fact="/j has 0 bytes free", do="free space")
