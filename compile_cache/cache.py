@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
@@ -122,13 +122,16 @@ class CompileCache:
         """Store what was compiled here and no pack of this key has; of several ranks and jobs, one does so."""
         begun_ns = self._clock.mono_ns()
         results: list[PublishResult] = ["nothing_new"]
-        failure = raised_by(lambda: results.extend(self._publish(store) for store in self._stores if self._has_new()))
+        store_one = self._publish if self._has_new() else self._fill
+        works = [lambda store=store: results.append(store_one(store)) for store in self._stores]
+        failures = [failure for failure in map(raised_by, works) if failure is not None]
         seconds = self._seconds_since(begun_ns)
-        result: PublishResult = "failed" if failure else _newest(results)
-        self._say("publish", result, _text(failure), seconds)
+        result: PublishResult = "failed" if failures else _newest(results)
+        self._say("publish", result, "; ".join(map(_text, failures)), seconds)
         self._record("publish", result, seconds)
-        if failure is not None and not isinstance(failure, Exception):
-            raise failure
+        for failure in failures:
+            if not isinstance(failure, Exception):
+                raise failure
         return result
 
     def _fetch_within(self, limit_s: float) -> Fetched:
@@ -201,7 +204,7 @@ class CompileCache:
         return pack, data
 
     def _has_new(self) -> bool:
-        """Return whether anything was compiled here: what a warm start leaves in the folder asks no store."""
+        """Return whether anything was compiled here: sources alone, as a warm start leaves, are not new."""
         new = {path for path in allowed_paths(self.folder) if identity(path) not in self._unpacked}
         return any(map(is_graph, new)) if self._unpacked else bool(new)
 
@@ -220,6 +223,19 @@ class CompileCache:
                     return "published"
                 was_taken = True
             return "taken"
+
+    def _fill(self, store: _Store) -> PublishResult:
+        """Give a shared store that has nothing of this key what this start found in this host's own."""
+        local = self._stores[0]
+        if store is local or not self._unpacked or store.known or store.packs.stored(self.key):
+            return "nothing_new"
+        with self._turn():
+            for stored in local.packs.stored(self.key)[:MOST_PACKS]:
+                with suppress(
+                    CorruptState, FileNotFoundError, FileExistsError
+                ):  # not whole, gone, or another was faster
+                    store.packs.create(stored.name, self._open(local, stored.name, stored.num_bytes)[1])
+        return "published"
 
     def _create(self, store: _Store, name: str, files: Mapping[str, bytes]) -> bool:
         """Store a pack; False where another has the name, whose files are known then."""

@@ -34,11 +34,11 @@ def prewarm(sections: Mapping[str, Any], world_size: int, environ: Mapping[str, 
     parts = recipe_key_parts(recipe, plan, environ)
     with tempfile.TemporaryDirectory(prefix="ett-prewarm-") as folder:
         cache = CompileCache(recipe.compile, parts, Path(folder), environ, _say_nothing)
-        began, fetched, published = time.perf_counter(), cache.fetch(), "nothing_new"
+        began, fetched = time.perf_counter(), cache.fetch()
         if fetched.result != "hit":
             os.environ[FOLDER_VARIABLE] = folder
             compile_dense(recipe.trainer, plan, dense_device(recipe.trainer.dense.device, 0))
-            published = cache.publish()
+        published = cache.publish()
         seconds = time.perf_counter() - began
     if published in ("failed", "too_large"):
         raise Unreachable(

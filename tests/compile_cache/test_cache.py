@@ -265,6 +265,30 @@ def test_a_cache_that_cannot_be_written_fails_no_training(host: Host) -> None:
     assert host.process(graph("a")).publish() == "failed"
 
 
+def test_a_host_whose_own_store_fails_publishes_for_the_others(
+    host: Host, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETT_COMPILE_CACHE_KEY", "the key of all hosts")
+    host.home.mkdir()
+    (host.home / "compile-cache").write_text("a file, where the folder should be")
+    host.config = CompileConfig(uri=bucket)
+    assert host.process(graph("a")).publish() == "failed"
+    assert [stored.name for stored in RemotePacks(bucket).stored()] == [f"{KEY}/0000.pack"]
+
+
+def test_a_shared_store_that_has_nothing_gets_what_a_host_begins_with(host: Host, bucket: str) -> None:
+    """It was down, or not yet configured, when this host compiled."""
+    host.process(graph("a")).publish()
+    host.process(graph("b")).publish()
+    damage(host, "torn")
+    host.config = CompileConfig(uri=bucket)
+    warm = host.process()
+    assert (warm.fetch().result, warm.publish()) == ("hit", "published")
+    assert [stored.name for stored in RemotePacks(bucket).stored()] == [f"{KEY}/0001.pack"]
+    again = host.process()
+    assert (again.fetch().result, again.publish()) == ("hit", "nothing_new")
+
+
 def test_a_rank_waits_until_another_has_published(host: Host) -> None:
     pauses: list[float] = []
 

@@ -81,6 +81,13 @@ def test_what_is_there_is_not_compiled_again(home: Path) -> None:
     assert "hit" in prewarm().output
 
 
+def test_a_shared_store_gets_what_this_host_has(home: Path) -> None:
+    prewarm()
+    uri = ("--set", f"compile.uri={home / 'shared'}")
+    assert "hit, published" in prewarm(*uri).output
+    assert "hit, nothing_new" in prewarm(*uri).output
+
+
 def test_a_recipe_that_compiles_nothing_is_refused(home: Path) -> None:
     assert isinstance(prewarm("--set", "compile.dense=false").exception, ConfigError)
 
