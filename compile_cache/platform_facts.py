@@ -28,7 +28,8 @@ _TORCH_FACT = re.compile(r"^(__version__|cuda|git_version)[^=]*= *'([^']*)'", re
 # an object for other vectors would be made of the cached source.
 _OPTIONS = re.compile(r"(TORCHINDUCTOR|TORCHDYNAMO|TORCH_COMPILE|TRITON|AOT_)_?\w*|CXX|CUDA_HOME|ATEN_CPU_CAPABILITY")
 _NO_OPTIONS = re.compile(
-    r"\w*(CACHE_DIR|DUMP_DIR|LOG\w*|TRACE|VERBOSE|PROGRESS|COMPILE_THREADS|TRITON_HOME|CACHE_MANAGER|DEBUG\w*)"
+    r"\w*_(CACHE_DIR|DUMP_DIR|LOG(S|GING|PATH)?(_\w*)?|TRACE|VERBOSE|PROGRESS|COMPILE_THREADS|CACHE_MANAGER)"
+    r"|TRITON_HOME|TORCH_COMPILE_DEBUG\w*"
 )
 
 

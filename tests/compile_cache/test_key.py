@@ -113,6 +113,19 @@ def test_the_processors_capability_that_torch_is_told_is_an_option() -> None:
     assert environment_options({"ATEN_CPU_CAPABILITY": "avx2"}) != environment_options({})
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TORCHINDUCTOR_PROLOGUE_FUSION",
+        "TORCHINDUCTOR_BENCHMARK_EPILOGUE_FUSION",
+        "TRITON_DEBUG",  # has device assertions compiled in
+        "TORCHINDUCTOR_DEBUG_COMPILE",  # compiles without optimisation
+    ],
+)
+def test_a_variable_that_only_sounds_like_a_log_is_an_option(name: str) -> None:
+    assert environment_options({name: "1"}) == {name: "1"}
+
+
 def test_variables_that_change_no_code_are_none() -> None:
     others = {
         "TORCH_LOGS": "+dynamo",
@@ -120,6 +133,10 @@ def test_variables_that_change_no_code_are_none() -> None:
         "TRITON_CACHE_DIR": "/b",
         "TORCHINDUCTOR_COMPILE_THREADS": "4",
         "TORCH_COMPILE_DEBUG": "1",
+        "TORCH_COMPILE_DEBUG_DIR": "/c",
+        "TORCHINDUCTOR_AUTOHEURISTIC_LOG_PATH": "/d",
+        "TORCHINDUCTOR_WORKER_LOGPATH": "/e",
+        "TORCHINDUCTOR_MM_LOGGING_FILE": "/f",
         "OMP_NUM_THREADS": "1",
         "ETT_JOB": "ads-1",
         "HOME": "/root",
