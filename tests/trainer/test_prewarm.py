@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from ett.cli import cli
 from ett.compile_cache.cache_folder import allowed_paths, write_files
+from ett.compile_cache.platform_facts import environment_options
 from ett.errors import ConfigError, Unreachable
 from ett.recipe import resolve
 from ett.tracker import Run, RunIdentity
@@ -27,10 +29,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have a home, and files stand for what torch compiles there."""
 
     def compiles(config: object, plan: object, device: torch.device) -> None:
-        import os
-
         write_files(Path(os.environ[FOLDER_VARIABLE]), FILES)
 
+    for name in environment_options(os.environ):  # as tests of kernels set for the whole process
+        monkeypatch.delenv(name)
     monkeypatch.setattr(prewarming, "compile_dense", compiles)
     monkeypatch.setenv(FOLDER_VARIABLE, "before")
     monkeypatch.setenv("ETT_HOME", str(tmp_path))
