@@ -16,6 +16,7 @@ class Unfinished(Protocol):
 
 _open: weakref.WeakSet[Unfinished] = weakref.WeakSet()
 _registered: list[bool] = []
+_ending = threading.Event()
 
 
 def end_with_program(what: Unfinished) -> None:
@@ -26,11 +27,17 @@ def end_with_program(what: Unfinished) -> None:
     _open.add(what)
 
 
+def program_ends() -> bool:
+    """Return whether it is ending: a thread that is begun now would be stopped with the interpreter, wherever it is."""
+    return _ending.is_set()
+
+
 def _register(callback: Callable[[], object]) -> None:
     """Call back before executors are shut down, which comes before what atexit calls; late, where Python has no way."""
     getattr(threading, "_register_atexit", atexit.register)(callback)
 
 
 def _end_all() -> None:
+    _ending.set()
     for what in list(_open):
         what.end_with_program()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from ett.checkpoint.at_exit import end_with_program, program_ends
 from ett.checkpoint.commit_cache import CommitCache
 from ett.checkpoint.retention import retire
 from ett.checkpoint.store import Store
@@ -28,15 +29,23 @@ class RetentionThread:
         self._is_wanted = False
         self._thread: threading.Thread | None = None
         self._num_failures = 0
+        end_with_program(self)
 
     def after_commit(self) -> None:
-        """Have what is too many deleted; returns at once."""
+        """Have what is too many deleted; returns at once. Where the program ends, the next start does it."""
+        if program_ends():
+            return
         with self._lock:
             self._is_wanted = True
             if self._thread is None:
                 # A daemon: a process that ends leaves old commits or orphans, which the next save or start removes.
                 self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
                 self._thread.start()
+
+    def end_with_program(self) -> None:
+        thread = self._thread
+        if thread is not None:
+            thread.join(HURRIED_CLOSE_S)
 
     def retire(self) -> None:
         """Delete now, in this thread."""
