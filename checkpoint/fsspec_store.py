@@ -6,14 +6,13 @@ import builtins
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ett.checkpoint.store import Entry
-from ett.errors import AccessDenied, ConfigError, Unreachable
+from ett.fsspec_system import open_system, store_failure, written_unix_s
 
 
 class FsspecReader:
@@ -110,38 +109,8 @@ class FsspecStore:
     def _opened(self) -> tuple[int, Any, str]:
         """Return (process, file system, root), made in this process: fsspec does not survive a fork."""
         if self._made is None or self._made[0] != os.getpid():
-            import fsspec
-
-            try:
-                self._check_creates(fsspec.get_filesystem_class(self.uri.partition("://")[0]))
-                system, root = fsspec.core.url_to_fs(self.uri, use_listings_cache=False, skip_instance_cache=True)
-            except ImportError as err:
-                raise ConfigError(
-                    f"checkpoint.uri is {self.uri!r}: {err}", do="install the package that it names", code="F004"
-                ) from err
-            except OSError as err:
-                raise Unreachable(f"{self.uri}: {type(err).__name__}: {err}", do="check the host in it") from err
-            self._made = (os.getpid(), system, root.rstrip("/"))
+            self._made = (os.getpid(), *open_system(self.uri, "checkpoint.uri", skip_instance_cache=True))
         return self._made
-
-    def _check_creates(self, kind: Any) -> None:
-        """Refuse fsspec's default, which asks whether a name exists and then writes: no probe would notice that."""
-        from fsspec.asyn import AsyncFileSystem
-        from fsspec.spec import AbstractFileSystem
-
-        if issubclass(kind, AsyncFileSystem):
-            has_own = kind._pipe_file is not AsyncFileSystem._pipe_file
-        else:
-            has_own = kind.pipe_file is not AbstractFileSystem.pipe_file
-        if has_own:
-            return
-        raise ConfigError(
-            f"{self.uri}: fsspec's {kind.__name__} looks whether a name is free and then writes it, so two processes "
-            "could commit under one number",
-            expected="a store that refuses a name that is taken: a local file system, S3, GCS, Azure",
-            do="set checkpoint.uri to another store",
-            code="F007",
-        )
 
     @contextmanager
     def _translated(self, name: str) -> Iterator[str]:
@@ -150,18 +119,11 @@ class FsspecStore:
             yield path
         except (FileExistsError, FileNotFoundError):
             raise
-        except PermissionError as err:
-            raise AccessDenied(f"no permission for {path}: {err}", do="correct the credentials", code="P003") from err
         except OSError as err:
-            raise Unreachable(f"{path}: {type(err).__name__}: {err}", code="S003") from err
+            raise store_failure(err, path) from err
 
 
-def _modified(facts: dict[str, Any]) -> float:
+def _modified(facts: Mapping[str, Any]) -> float:
     """Return when a file was written; now where the file system does not say: then nothing of it is ever old."""
-    for key in ("LastModified", "last_modified", "updated", "mtime", "created"):
-        value = facts.get(key)
-        if isinstance(value, datetime):
-            return value.timestamp()
-        if isinstance(value, int | float):
-            return float(value)
-    return time.time()
+    written = written_unix_s(facts)
+    return time.time() if written is None else written

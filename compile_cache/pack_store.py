@@ -8,13 +8,12 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from ett.compile_cache.key import KEY_DIGITS
-from ett.errors import AccessDenied, ConfigError, Unreachable
+from ett.fsspec_system import open_system, store_failure, written_unix_s
 from ett.os_failure import os_failure
 from ett.store_uri import is_local, local_path
 
@@ -128,7 +127,7 @@ class RemotePacks:
                 return []
         names = {str(name).removeprefix(f"{root}/"): facts for name, facts in found.items()}
         return [
-            Stored(name, int(facts["size"]), _written_unix_s(facts))
+            Stored(name, int(facts["size"]), written_unix_s(facts) or 0.0)
             for name, facts in sorted(names.items())
             if _PACK.fullmatch(name)
         ]
@@ -143,17 +142,7 @@ class RemotePacks:
     @cached_property
     def _opened(self) -> tuple[Any, str]:
         """Return (file system, root)."""
-        import fsspec
-
-        try:
-            kind = fsspec.get_filesystem_class(self.uri.partition("://")[0])
-            _check_creates(kind, self.uri)
-            system, root = fsspec.core.url_to_fs(self.uri, use_listings_cache=False)
-        except ImportError as err:
-            raise ConfigError(
-                f"compile.uri is {self.uri!r}: {err}", do="install the package that it names", code="F004"
-            ) from err
-        return system, root.rstrip("/")
+        return open_system(self.uri, "compile.uri")
 
     @contextmanager
     def _translated(self, name: str) -> Iterator[str]:
@@ -161,33 +150,5 @@ class RemotePacks:
             yield f"{self._opened[1]}/{name}"
         except (FileExistsError, FileNotFoundError):
             raise
-        except PermissionError as err:
-            raise AccessDenied(f"no permission for {self.uri}/{name}: {err}", do="correct the credentials") from err
         except OSError as err:
-            raise Unreachable(f"{self.uri}/{name}: {type(err).__name__}: {err}", code="S003") from err
-
-
-def _check_creates(kind: Any, uri: str) -> None:
-    """Refuse fsspec's default, which asks whether a name exists and then writes: one job could replace another's."""
-    from fsspec.asyn import AsyncFileSystem
-    from fsspec.spec import AbstractFileSystem
-
-    parent = AsyncFileSystem if issubclass(kind, AsyncFileSystem) else AbstractFileSystem
-    name = "_pipe_file" if parent is AsyncFileSystem else "pipe_file"
-    if getattr(kind, name) is getattr(parent, name):
-        raise ConfigError(
-            f"{uri}: fsspec's {kind.__name__} looks whether a name is free and then writes it",
-            expected="a store that refuses a name that is taken: a folder, S3, GCS, Azure",
-            do="set compile.uri to another store",
-            code="F007",
-        )
-
-
-def _written_unix_s(facts: dict[str, Any]) -> float:
-    for key in ("LastModified", "last_modified", "updated", "mtime", "created"):
-        value = facts.get(key)
-        if isinstance(value, datetime):
-            return value.timestamp()
-        if isinstance(value, int | float):
-            return float(value)
-    return 0.0
+            raise store_failure(err, f"{self.uri}/{name}") from err

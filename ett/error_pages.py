@@ -101,7 +101,8 @@ PAGES: dict[str, tuple[str, int, str]] = {
         3,
         "A commit is a name that can be created once. At start the same name was created twice there, and the second "
         "was not refused (some S3 servers ignore If-None-Match), or the file system cannot create in one step: two "
-        "processes of a job could overwrite each other's commits unseen. Set checkpoint.uri to another store.",
+        "processes of a job could overwrite each other's commits unseen. Set checkpoint.uri to another store. Packs of "
+        "the compile cache are created once as well: the same holds for compile.uri.",
     ),
     "F008": (
         "another job's checkpoint does not fit this model",
@@ -176,8 +177,8 @@ PAGES: dict[str, tuple[str, int, str]] = {
     "P003": (
         "a store refused the credentials",
         5,
-        "The keys are wrong, expired, missing, or lack a right: list, read, write and delete below checkpoint.uri are "
-        "needed. Keys that expire are read anew, from where botocore finds them ($AWS_ACCESS_KEY_ID, "
+        "The keys are wrong, expired, missing, or lack a right: list, read, write and delete below checkpoint.uri, or "
+        "compile.uri, are needed. Keys that expire are read anew, from where botocore finds them ($AWS_ACCESS_KEY_ID, "
         "~/.aws/credentials, the instance's role), every five minutes and when the store says so. Nothing was lost.",
     ),
     "S001": (

@@ -1,0 +1,62 @@
+"""A store's file system at any fsspec URL: one that refuses a name that is taken, and what its failures mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from ett.errors import AccessDenied, ConfigError, EttError, Unreachable
+
+
+def open_system(uri: str, field: str, **options: Any) -> tuple[Any, str]:
+    """Return the file system of a checked uri, and the uri's path there.
+
+    Args: field: of the configuration, that has the uri. options: of `url_to_fs`.
+    Raises: ConfigError: its package is not installed (F004), or it replaces a name that is taken (F007). Unreachable.
+    """
+    import fsspec
+
+    try:
+        _check_creates(fsspec.get_filesystem_class(uri.partition("://")[0]), uri, field)
+        system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False, **options)
+    except ImportError as err:
+        raise ConfigError(f"{field} is {uri!r}: {err}", do="install the package that it names", code="F004") from err
+    except OSError as err:
+        raise Unreachable(f"{uri}: {type(err).__name__}: {err}", do="check the host in it") from err
+    return system, root.rstrip("/")
+
+
+def store_failure(err: OSError, place: str) -> EttError:
+    """Return the typed error of a failed request for `place`, as `os_failure` does for a path."""
+    if isinstance(err, PermissionError):
+        return AccessDenied(f"no permission for {place}: {err}", do="correct the credentials", code="P003")
+    return Unreachable(f"{place}: {type(err).__name__}: {err}", code="S003")
+
+
+def written_unix_s(facts: Mapping[str, Any]) -> float | None:
+    """Return when a file was written, from what `info` or `find` say of it; None where they do not."""
+    for key in ("LastModified", "last_modified", "updated", "mtime", "created"):
+        value = facts.get(key)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None
+
+
+def _check_creates(kind: Any, uri: str, field: str) -> None:
+    """Refuse fsspec's default, which asks whether a name exists and then writes: no probe would notice that."""
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.spec import AbstractFileSystem
+
+    parent = AsyncFileSystem if issubclass(kind, AsyncFileSystem) else AbstractFileSystem
+    name = "_pipe_file" if parent is AsyncFileSystem else "pipe_file"
+    if getattr(kind, name) is getattr(parent, name):
+        raise ConfigError(
+            f"{uri}: fsspec's {kind.__name__} looks whether a name is free and then writes it, so two processes "
+            "could both take it",
+            expected="a store that refuses a name that is taken: a local folder, S3, GCS, Azure",
+            do=f"set {field} to another store",
+            code="F007",
+        )
