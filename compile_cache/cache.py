@@ -22,10 +22,10 @@ from ett.compile_cache.cache_paths import identity, is_graph
 from ett.compile_cache.config import CompileConfig
 from ett.compile_cache.key import KeyParts
 from ett.compile_cache.pack import Pack, open_pack, seal_pack
-from ett.compile_cache.pack_store import PackStore, open_pack_store
+from ett.compile_cache.pack_store import PackStore, Stored, open_pack_store
 from ett.compile_cache.signing_key import signing_key
 from ett.compile_cache.store_bound import drop_oldest
-from ett.errors import CorruptState, Unreachable
+from ett.errors import CorruptState, EttError, Unreachable
 from ett.event_schema import NS
 from ett.job_folder import ett_home
 from ett.raised import raised_by
@@ -158,10 +158,10 @@ class CompileCache:
     def _fetch_from(self, store: _Store) -> Fetched:
         with self._turn():
             self._secret()  # where nothing can be signed, no rank need wait for what another publishes
-            num_bytes, num_packs, refused, to_copy = 0, 0, "", list[tuple[str, bytes]]()
+            num_bytes, num_packs, refused, is_local = 0, 0, "", store is self._stores[0]
             for stored in store.packs.stored(self.key)[:MOST_PACKS]:
                 try:
-                    pack, data = self._open(store, stored.name, stored.num_bytes)
+                    pack, data = self._open(store, stored)
                 except CorruptState as err:
                     refused = err.fact
                     log.warning("%s; %s", err.fact, err.did)
@@ -171,34 +171,42 @@ class CompileCache:
                 write_files(self.folder, pack.files)
                 self._unpacked.update(map(identity, pack.files))
                 store.packs.mark_used(stored.name)
-                if store is not self._stores[0]:
-                    to_copy.append((stored.name, data))
+                if not is_local:
+                    self._copy_here(stored.name, data, pack)
                 num_packs, num_bytes = num_packs + 1, num_bytes + len(data)
             if not num_packs:
                 return Fetched(result="refused" if refused else "miss", why=refused)
-            if to_copy:
-                self._copy_here(to_copy, store.known)
+            if not is_local:
+                self._bound_local()
             return Fetched(result="hit", source=store.packs.uri, num_packs=num_packs, num_bytes=num_bytes)
 
-    def _copy_here(self, packs: list[tuple[str, bytes]], known: set[str]) -> None:
-        """Keep packs of the remote store for the next start; a full disk costs that start a download."""
+    def _copy_here(self, name: str, data: bytes, pack: Pack) -> None:
+        """Keep a pack of the shared store for the next start; a full disk costs that start a download."""
         local = self._stores[0]
-        for name, data in packs:
-            failure = raised_by(lambda name=name, data=data: local.packs.create(name, data))  # type: ignore[misc]
-            if failure is None:
-                local.read.add(name)
-            elif not isinstance(failure, FileExistsError):
-                log.warning("a pack of the compile cache is not kept here: %s", failure)
-        local.known.update(known)
-        drop_oldest(local.packs, self._config.max_bytes, keep=self.key)
+        try:
+            local.packs.create(name, data)
+        except FileExistsError:  # another rank's copy, or a pack that was refused: neither is known to have the same
+            return
+        except (EttError, OSError) as err:
+            log.warning("a pack of the compile cache is not kept here: %s", err)
+            return
+        local.read.add(name)
+        local.known.update(map(identity, pack.files))
 
-    def _open(self, store: _Store, name: str, num_bytes: int = 0) -> tuple[Pack, bytes]:
+    def _bound_local(self) -> None:
+        """Keep this host's store below its bound; where it cannot be, that is no failure of what was stored there."""
+        try:
+            drop_oldest(self._stores[0].packs, self._config.max_bytes, keep=self.key)
+        except (EttError, OSError) as err:
+            log.warning("the compile cache of this host is above compile.max_bytes: %s", err)
+
+    def _open(self, store: _Store, stored: Stored) -> tuple[Pack, bytes]:
         """Return a pack and its bytes; what it has is known from now on. Raises: CorruptState: it is refused."""
-        store.read.add(name)
-        where, most = f"{store.packs.uri}/{name}", self._config.max_pack_bytes
-        if num_bytes > most:
-            raise CorruptState(f"{where} has {num_bytes} bytes", expected=f"at most {most}", code="C012")
-        data = store.packs.read(name)
+        store.read.add(stored.name)
+        where, most = f"{store.packs.uri}/{stored.name}", self._config.max_pack_bytes
+        if stored.num_bytes > most:
+            raise CorruptState(f"{where} has {stored.num_bytes} bytes", expected=f"at most {most}", code="C012")
+        data = store.packs.read(stored.name)
         pack = open_pack(data, self._secret(), key=self.key, most_bytes=most, where=where)
         store.known.update(map(identity, pack.files))
         return pack, data
@@ -231,10 +239,9 @@ class CompileCache:
             return "nothing_new"
         with self._turn():
             for stored in local.packs.stored(self.key)[:MOST_PACKS]:
-                with suppress(
-                    CorruptState, FileNotFoundError, FileExistsError
-                ):  # not whole, gone, or another was faster
-                    store.packs.create(stored.name, self._open(local, stored.name, stored.num_bytes)[1])
+                # Not whole, gone, or another was faster.
+                with suppress(CorruptState, FileNotFoundError, FileExistsError):
+                    store.packs.create(stored.name, self._open(local, stored)[1])
         return "published"
 
     def _create(self, store: _Store, name: str, files: Mapping[str, bytes]) -> bool:
@@ -243,18 +250,24 @@ class CompileCache:
         try:
             store.packs.create(name, seal_pack(pack, self._secret()))
         except FileExistsError:
-            try:
-                self._open(store, name)
-            except CorruptState as err:
-                log.warning("%s; %s", err.fact, err.did)
-            except FileNotFoundError:  # it went meanwhile
-                log.info("%s/%s has gone", store.packs.uri, name)
+            self._learn(store, name)
             return False
         store.read.add(name)
         store.known.update(map(identity, files))
         if store is self._stores[0]:
-            drop_oldest(store.packs, self._config.max_bytes, keep=self.key)
+            self._bound_local()
         return True
+
+    def _learn(self, store: _Store, name: str) -> None:
+        """Know what another has published under a name."""
+        for stored in store.packs.stored(self.key):
+            if stored.name == name:
+                try:
+                    self._open(store, stored)
+                except CorruptState as err:
+                    log.warning("%s; %s", err.fact, err.did)
+                except FileNotFoundError:  # it went meanwhile
+                    log.info("%s/%s has gone", store.packs.uri, name)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

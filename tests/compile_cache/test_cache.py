@@ -18,7 +18,7 @@ from ett.compile_cache.cache_folder import read_files, write_files
 from ett.compile_cache.config import CompileConfig
 from ett.compile_cache.key import KeyParts
 from ett.compile_cache.pack_store import FolderPacks, RemotePacks
-from ett.errors import Unreachable
+from ett.errors import AccessDenied, Unreachable
 
 PARTS = KeyParts(software={"torch": "2"}, machine={}, code="c", model={}, options={}, shapes=[])
 KEY = PARTS.key
@@ -168,6 +168,37 @@ def test_what_is_compiled_instead_of_a_damaged_pack_is_published_beside_it(host:
     warm = host.process()
     assert warm.fetch().result == "hit"
     assert unpacked(warm) == graph("a")
+
+
+def test_a_pack_that_could_not_be_copied_here_is_published_here_with_what_is_new(
+    host: Host, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged pack has its name: what another start finds here must not be the new graphs alone."""
+    monkeypatch.setenv("ETT_COMPILE_CACHE_KEY", "the key of all hosts")
+    host.config = CompileConfig(uri=bucket)
+    host.process(graph("a")).publish()
+    damage(host, "torn")
+    warm = host.process()
+    assert warm.fetch().source == bucket
+    compile_there(warm, graph("b"))
+    warm.publish()
+    host.config = CompileConfig()
+    next_one = host.process()
+    next_one.fetch()
+    assert unpacked(next_one) == graph("a") | graph("b")
+
+
+def test_a_bound_that_cannot_be_kept_costs_no_fetch(host: Host, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: FolderPacks, name: str) -> None:
+        raise AccessDenied(f"no permission for {name}")
+
+    monkeypatch.setenv("ETT_COMPILE_CACHE_KEY", "the key of all hosts")
+    other = Host(host.home.with_name("other"), CompileConfig(uri=bucket))
+    other.process(graph("a")).publish()
+    host.process(graph("b"), replace(PARTS, code="d")).publish()
+    host.config = CompileConfig(uri=bucket, max_bytes=1)
+    monkeypatch.setattr(FolderPacks, "delete", refuses)
+    assert host.process().fetch().result == "hit"
 
 
 def test_a_pack_signed_elsewhere_is_refused(host: Host) -> None:
@@ -365,6 +396,18 @@ def test_a_pack_above_the_bound_is_not_published(host: Host) -> None:
     host.config = CompileConfig(max_pack_bytes=100)
     assert host.process(graph("a")).publish() == "too_large"
     assert host.packs == []
+
+
+def test_a_pack_above_the_bound_is_not_read_where_another_was_faster(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.process({f"t3/{'a' * 52}.so": os.urandom(5000)}).publish()
+    read: list[str] = []
+    monkeypatch.setattr(FolderPacks, "read", lambda self, name: read.append(name))
+    host.config = CompileConfig(max_pack_bytes=3000)
+    assert host.process(graph("a")).publish() == "published"
+    assert read == []
+    assert host.packs == [f"{KEY}/0000.pack", f"{KEY}/0001.pack"]
 
 
 def test_each_action_is_an_event(host: Host) -> None:
