@@ -141,8 +141,10 @@ def gc_command(*, max_bytes: int | None, damaged: bool, dry_run: bool, uri: str,
     gone = _damaged(store, stored, key_file) if damaged else []
     if max_bytes is not None:
         gone += surplus([each for each in stored if each not in gone], max_bytes)
-    for each in () if dry_run else gone:
-        store.delete(each.name)
+    if not dry_run:
+        store.sweep()
+        for each in gone:
+            store.delete(each.name)
     num_bytes = sum(each.num_bytes for each in gone)
     if as_json:
         names = [each.name for each in gone]

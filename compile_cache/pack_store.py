@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from ett.os_failure import os_failure
 from ett.store_uri import is_local, local_path
 
 _PACK = re.compile(rf"[0-9a-f]{{{KEY_DIGITS}}}/[0-9]{{4}}\.pack")  # all else that lies there is another's
+_UNFINISHED = re.compile(rf"[0-9a-f]{{{KEY_DIGITS}}}/\.[0-9a-f]{{16}}\.tmp")
+ABANDONED_S = 3600.0  # after that, an unfinished pack is one of a process that was killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,9 @@ class PackStore(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove a name; one that is gone already is fine."""
+
+    def sweep(self) -> None:
+        """Remove what publishers that were killed have left, where a store has that."""
 
 
 def open_pack_store(uri: str) -> PackStore:
@@ -94,6 +100,13 @@ class FolderPacks:
             with suppress(OSError):  # others of its key are left
                 (self.root / name).parent.rmdir()
 
+    def sweep(self) -> None:
+        for path in self.root.glob("*/.*.tmp"):
+            name = path.relative_to(self.root).as_posix()
+            with suppress(FileNotFoundError):  # it is finished meanwhile
+                if _UNFINISHED.fullmatch(name) and path.stat().st_mtime < time.time() - ABANDONED_S:
+                    self.delete(name)
+
     @contextmanager
     def _translated(self, name: str) -> Iterator[None]:
         try:
@@ -138,6 +151,9 @@ class RemotePacks:
     def delete(self, name: str) -> None:
         with self._translated(name) as path, suppress(FileNotFoundError):
             self._opened[0].rm_file(path)
+
+    def sweep(self) -> None:
+        return
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:

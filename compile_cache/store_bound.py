@@ -8,7 +8,11 @@ from ett.compile_cache.pack_store import PackStore, Stored
 
 
 def drop_oldest(packs: PackStore, most_bytes: int, *, keep: str = "") -> list[Stored]:
-    """Delete packs until the rest has at most `most_bytes`; return what went. Args: keep: a key that stays."""
+    """Delete packs until the rest has at most `most_bytes`, and what was left unfinished; return the packs that went.
+
+    Args: keep: a key that stays.
+    """
+    packs.sweep()
     gone = surplus(packs.stored(), most_bytes, keep=keep)
     for stored in gone:
         packs.delete(stored.name)

@@ -141,3 +141,15 @@ def test_what_was_used_longest_ago_goes_until_the_rest_fits(home: Path) -> None:
     size = pack_of(home, OTHER).stat().st_size
     assert data("gc", "--max-bytes", str(size + 1))["removed"] == [f"{PARTS.key}/0000.pack"]
     assert data("gc", "--max-bytes", "0")["removed"] == [f"{OTHER.key}/0000.pack"]
+
+
+def test_a_key_of_which_nothing_was_finished_goes(home: Path) -> None:
+    unfinished = home / "compile-cache" / ("0" * 32) / f".{'0' * 16}.tmp"
+    unfinished.parent.mkdir()
+    unfinished.write_bytes(b"x")
+    os.utime(unfinished, (1000, 1000))
+    data("gc", "--dry-run")
+    assert unfinished.exists()
+    data("gc")
+    assert not unfinished.parent.exists()
+    assert pack_of(home, PARTS).exists()
