@@ -16,7 +16,7 @@ from ett.compile_cache.cache import local_folder
 from ett.compile_cache.pack import Pack, open_pack
 from ett.compile_cache.pack_store import PackStore, Stored, open_pack_store
 from ett.compile_cache.signing_key import signing_key
-from ett.compile_cache.store_bound import key_of, surplus
+from ett.compile_cache.store_bound import by_key, key_of, last_used_unix_s, num_bytes, surplus
 from ett.errors import ConfigError, CorruptState, NotFound
 from ett.recipe import resolve
 from ett.recipe_cli import site_file
@@ -40,13 +40,13 @@ def group() -> None:
 def list_command(uri: str, as_json: bool) -> None:
     """List the keys of a store, the last used first; nothing is read of their packs."""
     store = _open(uri)
-    rows = sorted(_by_key(store.stored()).items(), key=lambda row: max(p.used_unix_s for p in row[1]), reverse=True)
+    rows = sorted(by_key(store.stored()).items(), key=lambda row: last_used_unix_s(row[1]), reverse=True)
     keys = [
         {
             "key": key,
             "packs": len(packs),
-            "bytes": sum(pack.num_bytes for pack in packs),
-            "used": _when(max(pack.used_unix_s for pack in packs)),
+            "bytes": num_bytes(packs),
+            "used": _when(last_used_unix_s(packs)),
         }
         for key, packs in rows
     ]
@@ -70,7 +70,7 @@ def show_command(key: str, uri: str, key_file: str, as_json: bool) -> None:
     found = _packs_of(store, key)
     opened = list(_opened(store, found, key_file))
     packs = [pack for _, pack in opened if isinstance(pack, Pack)]
-    rows = [{"name": stored.name, "bytes": stored.num_bytes, **_facts(pack)} for stored, pack in opened]
+    rows = [_facts(*each) for each in opened]
     parts = packs[0].parts if packs else None
     data = {"uri": store.uri, "key": key_of(found[0]), "parts": parts, "packs": rows}
     if as_json:
@@ -92,9 +92,7 @@ def verify_command(key: str, uri: str, key_file: str, as_json: bool) -> int:
     """Check each pack, of KEY or of all, as a start would, but for its size; exit code 8 if one is refused."""
     store = _open(uri)
     stored = _packs_of(store, key) if key else store.stored()
-    rows = [
-        {"name": each.name, "bytes": each.num_bytes, **_facts(pack)} for each, pack in _opened(store, stored, key_file)
-    ]
+    rows = [_facts(*each) for each in _opened(store, stored, key_file)]
     if as_json:
         _print_json("verify", {"uri": store.uri, "packs": rows})
     else:
@@ -145,13 +143,14 @@ def gc_command(*, max_bytes: int | None, damaged: bool, dry_run: bool, uri: str,
         store.sweep()
         for each in gone:
             store.delete(each.name)
-    num_bytes = sum(each.num_bytes for each in gone)
     if as_json:
         names = [each.name for each in gone]
-        _print_json("gc", {"uri": store.uri, "removed": names, "bytes": num_bytes, "dry_run": dry_run})
+        _print_json("gc", {"uri": store.uri, "removed": names, "bytes": num_bytes(gone), "dry_run": dry_run})
         return
     verb = "would remove" if dry_run else "removed"
-    say("\n".join([*(f"{verb} {each.name}" for each in gone), f"{verb} {len(gone)} packs of {num_bytes:,} bytes"]))
+    say(
+        "\n".join([*(f"{verb} {each.name}" for each in gone), f"{verb} {len(gone)} packs of {num_bytes(gone):,} bytes"])
+    )
 
 
 def _open(uri: str) -> PackStore:
@@ -161,7 +160,7 @@ def _open(uri: str) -> PackStore:
 
 def _packs_of(store: PackStore, key: str) -> list[Stored]:
     """Return the packs of the one key that begins like that."""
-    found = {name: packs for name, packs in _by_key(store.stored()).items() if name.startswith(key)}
+    found = {name: packs for name, packs in by_key(store.stored()).items() if name.startswith(key)}
     if len(found) != 1:
         raise NotFound(
             f"{len(found)} keys in {store.uri} begin with {key!r}",
@@ -170,13 +169,6 @@ def _packs_of(store: PackStore, key: str) -> list[Stored]:
             code="N002" if found else "N001",
         )
     return next(iter(found.values()))
-
-
-def _by_key(stored: list[Stored]) -> dict[str, list[Stored]]:
-    keys: dict[str, list[Stored]] = {}
-    for each in stored:
-        keys.setdefault(key_of(each), []).append(each)
-    return keys
 
 
 def _opened(store: PackStore, stored: list[Stored], key_file: str) -> Iterator[tuple[Stored, Pack | CorruptState]]:
@@ -210,10 +202,11 @@ def _damaged(store: PackStore, stored: list[Stored], key_file: str) -> list[Stor
     return [each for each, code in refused if code]
 
 
-def _facts(pack: Pack | CorruptState) -> dict[str, Any]:
+def _facts(stored: Stored, pack: Pack | CorruptState) -> dict[str, Any]:
+    facts = {"name": stored.name, "bytes": stored.num_bytes}
     if isinstance(pack, CorruptState):
-        return {"files": None, "unpacked_bytes": None, "problem": f"ETT-{pack.code}: {pack.fact}"}
-    return {"files": len(pack.files), "unpacked_bytes": pack.num_bytes, "problem": None}
+        return facts | {"files": None, "unpacked_bytes": None, "problem": f"ETT-{pack.code}: {pack.fact}"}
+    return facts | {"files": len(pack.files), "unpacked_bytes": pack.num_bytes, "problem": None}
 
 
 def _sentence(row: dict[str, Any]) -> str:

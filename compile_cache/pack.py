@@ -52,18 +52,18 @@ def seal_pack(pack: Pack, secret: bytes) -> bytes:
     return MAGIC + _mac(secret, signed) + signed
 
 
-def open_pack(data: bytes, secret: bytes, *, key: str | None, most_bytes: int, where: str) -> Pack:
+def open_pack(data: bytes, secret: bytes, *, key: str, most_bytes: int, where: str) -> Pack:
     """Return the pack of these bytes, every byte of it checked.
 
     Args:
-        key: that it must be for; None: any.
+        key: that it must be for.
         most_bytes: of all files together; a larger pack is refused before it is unpacked.
         where: for messages.
     Raises: CorruptState: cut, changed, unsigned or signed with another key (C011); made for another key, or with a
         path that no cache of torch's has, or too large (C012).
     """
     manifest, body = _verified(data, secret, where)
-    if key is not None and manifest["key"] != key:
+    if manifest["key"] != key:
         raise _foreign(where, f"is for the key {manifest['key']}", f"one for {key}")
     entries: list[list[Any]] = manifest["files"]
     wrong = next((name for name, _, _ in entries if not is_allowed(name)), None)
@@ -71,7 +71,11 @@ def open_pack(data: bytes, secret: bytes, *, key: str | None, most_bytes: int, w
         raise _foreign(where, f"has a file {wrong[:200]!r}", "paths of torch's compile caches alone")
     total = sum(size for _, size, _ in entries)
     if len(entries) > MOST_FILES or total > most_bytes:
-        raise _foreign(where, f"unpacks to {len(entries)} files of {total} bytes", f"at most {most_bytes} bytes")
+        raise _foreign(
+            where,
+            f"unpacks to {len(entries)} files of {total} bytes",
+            f"at most {MOST_FILES} files, at most {most_bytes} bytes",
+        )
     return Pack(key=manifest["key"], parts=manifest["parts"], files=_files(entries, total, body, where))
 
 

@@ -21,18 +21,31 @@ def drop_oldest(packs: PackStore, most_bytes: int, *, keep: str = "") -> list[St
 
 def surplus(stored: Iterable[Stored], most_bytes: int, *, keep: str = "") -> list[Stored]:
     """Return the packs of the keys used longest ago, as many keys as the rest needs to have at most `most_bytes`."""
-    by_key: dict[str, list[Stored]] = {}
-    for each in stored:
-        by_key.setdefault(key_of(each), []).append(each)
-    left = sum(each.num_bytes for packs in by_key.values() for each in packs)
+    packs_of = by_key(stored)
+    left = sum(map(num_bytes, packs_of.values()))
     gone: list[Stored] = []
-    for key in sorted(by_key, key=lambda key: (max(each.used_unix_s for each in by_key[key]), key)):
+    for key in sorted(packs_of, key=lambda key: (last_used_unix_s(packs_of[key]), key)):
         if left <= most_bytes:
             break
         if key != keep:
-            gone += by_key[key]
-            left -= sum(each.num_bytes for each in by_key[key])
+            gone += packs_of[key]
+            left -= num_bytes(packs_of[key])
     return gone
+
+
+def by_key(stored: Iterable[Stored]) -> dict[str, list[Stored]]:
+    packs_of: dict[str, list[Stored]] = {}
+    for each in stored:
+        packs_of.setdefault(key_of(each), []).append(each)
+    return packs_of
+
+
+def num_bytes(packs: Iterable[Stored]) -> int:
+    return sum(each.num_bytes for each in packs)
+
+
+def last_used_unix_s(packs: Iterable[Stored]) -> float:
+    return max(each.used_unix_s for each in packs)
 
 
 def key_of(stored: Stored) -> str:

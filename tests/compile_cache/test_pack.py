@@ -21,7 +21,7 @@ FILES = {GRAPH: b"graph" * 100, f"t3/{HASH}.py": b"source", f"23/{HASH}.main.so"
 PACK = Pack(key="k1", parts={"software": {"torch": "2"}}, files=FILES)
 
 
-def opened(data: bytes, secret: bytes = SECRET, key: str | None = "k1", most_bytes: int = 1 << 20) -> Pack:
+def opened(data: bytes, secret: bytes = SECRET, key: str = "k1", most_bytes: int = 1 << 20) -> Pack:
     return open_pack(data, secret, key=key, most_bytes=most_bytes, where="here")
 
 

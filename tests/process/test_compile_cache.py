@@ -83,6 +83,6 @@ def break_objects(home: Path) -> None:
     """Sign objects that are none, as a host would whose disk has lost them."""
     secret = signing_key("", {"ETT_HOME": str(home)})
     (path,) = (home / "compile-cache").rglob("*.pack")
-    pack = open_pack(path.read_bytes(), secret, key=None, most_bytes=1 << 30, where="here")
+    pack = open_pack(path.read_bytes(), secret, key=path.parent.name, most_bytes=1 << 30, where="here")
     files = {name: b"" if name.endswith(".so") else data for name, data in pack.files.items()}
     path.write_bytes(seal_pack(replace(pack, files=files), secret))
