@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,8 +47,9 @@ class LegRunner:
         pilot = Leg(shape.name, UNDISTURBED, 0)
         plan = JobPlan(steps=self.campaign.pilot_steps, every=self.campaign.pilot_steps, kills=(0, 0))
         ended = self._optimised(shape, pilot, plan, self.scratch / "pilot")
-        spans = [(r.data["b_mono"], r.data["e_mono"]) for r in ended.records("step") if r.rank == 0]
-        if ended.code != 0 or len(spans) < plan.steps:
+        steps = ended.records("step") if ended.code == 0 else []
+        spans = [(r.data["b_mono"], r.data["e_mono"]) for r in steps if r.rank == 0]
+        if len(spans) < plan.steps:
             raise ThresholdMissed(
                 f"the pilot of {shape.name} ended with code {ended.code} after {len(spans)} of {plan.steps} steps",
                 do=_said(ended) or f"see {ended.job_dir}",
@@ -55,7 +58,7 @@ class LegRunner:
         return plan_job(median_step_s(spans), self.campaign.productive_s, self.campaign.interval_s)
 
     def run(self, shape: Shape, leg: Leg, plan: JobPlan) -> Row:
-        """Run a leg and return its row; the folder of one that ended well is gone."""
+        """Run a leg and return its row; of one that did not end well how it ended, and its folder is left."""
         folder = self.scratch / str(leg).replace(", ", "-").replace(" ", "-")
         if leg.variant == PLAIN:
             settings = self._settings(shape, leg, plan)
@@ -63,19 +66,18 @@ class LegRunner:
             sections = resolve(self._recipe(), words).sections
             job = PlainJob(folder, sections, every=plan.every, compiled=shape.compiled, longest_s=self._longest_s)
             ended = job.run(plan.chaos, self.campaign.poll_s)
-            publish_s = 0.0
         else:
             ended = self._optimised(shape, leg, plan, folder)
-            publish_s = self._publish(folder) if ended.code == 0 else 0.0
+        if ended.code != 0:
+            return {"code": ended.code, "said": _said(ended)}
+        publish_s = 0.0 if leg.variant == PLAIN else self._publish(folder)
         row = account_row(ended.job_dir, ended.command_ns) | {
             "code": ended.code,
-            "said": _said(ended),
             "facts": json.loads(json.dumps(ended.facts)),  # as it will be read back
             "loss": mean_loss(ended.losses),
             "publish_s": round(publish_s, 3),
         }
-        if ended.code == 0:
-            shutil.rmtree(folder)
+        shutil.rmtree(folder)
         return row
 
     @property
@@ -85,7 +87,11 @@ class LegRunner:
     def _optimised(self, shape: Shape, leg: Leg, plan: JobPlan, folder: Path) -> Ended:
         job = CampaignJob(folder, self._recipe(), longest_s=self._longest_s)
         chaos = plan.chaos if leg.has_failures else ()
-        return job.run(self._settings(shape, leg, plan), chaos, self.campaign.poll_s)
+        try:
+            return job.run(self._settings(shape, leg, plan), chaos, self.campaign.poll_s)
+        except subprocess.TimeoutExpired:
+            said = f"ett: it took more than {self._longest_s:.0f} s and was killed"
+            return Ended(code=-signal.SIGKILL, err=said, job_dir=job.job_dir)
 
     def _publish(self, folder: Path) -> float:
         """Export the last commit as the plain leg does inside its job, and return how long that took."""
@@ -126,7 +132,5 @@ class LegRunner:
 
 def _said(ended: Ended) -> str:
     """Return the last words of a job that failed."""
-    if ended.code == 0:
-        return ""
     lines = [line for line in ended.err.splitlines() if "rror" in line or line.startswith("ett: ")]
     return " / ".join(lines[-3:])[:500]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ett.event_schema import COMPONENTS, NS
 from ett.figures import judge, load_targets
 from ett.recipe import resolve
 from ett.trainer.bench.bench_ett import WORKLOAD, run_campaign
+from ett.trainer.bench.campaign_job import CampaignJob, Ended
 from ett.trainer.bench.job_observer import Life
 from ett.trainer.bench.paired_account import account_row, mean_loss, wrongs
 from ett.trainer.bench.paired_bars import main as draw
@@ -84,7 +86,6 @@ def row(
         "outside_ns": [1, 1],
         "state": "succeeded",
         "code": 0,
-        "said": "",
         "failures": 2,
         "faults": list(PLAN.kills),
         "steps": 60,
@@ -248,6 +249,25 @@ def test_a_leg_that_is_wrong_ends_the_campaign_and_is_not_kept(tmp_path: Path, m
     with pytest.raises(ThresholdMissed, match="s, undisturbed: steps: 59, expected 60"):
         run_campaign(small(), LegRunner(campaign=small(), scratch=tmp_path), results)
     assert list(results.rows) == ["plan s"]
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_leg_that_failed_before_it_had_a_log_is_told_by_its_last_words(
+    has_ended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(self: CampaignJob, *args: object) -> Ended:
+        if has_ended:
+            return Ended(code=2, err="said before\nett: no such key\n", job_dir=self.job_dir)
+        raise subprocess.TimeoutExpired("ett launch", 660.0)
+
+    campaign = small()
+    runner, shape = LegRunner(campaign=campaign, scratch=tmp_path), campaign.shapes[0]
+    monkeypatch.setattr(CampaignJob, "run", run)
+    leg = Leg("s", OPTIMISED, 1)
+    said = "code 2: ett: no such key" if has_ended else "code -9: ett: it took more than 660 s and was killed"
+    assert wrongs(leg, runner.run(shape, leg, PLAN), PLAN, WHOLE) == [f"it ended with {said}"]
+    with pytest.raises(ThresholdMissed, match="the pilot of s ended with code"):
+        runner.pilot(shape)
 
 
 @pytest.mark.parametrize(
