@@ -49,7 +49,7 @@ def run(quick: bool, resume: Path | None = None, path: Path = WORKLOAD) -> Bench
         "plans": {name: asdict(plan) for name, plan in plans.items()},
         "switches": [switch.name for switch in campaign.switches],
         "absent_switches": list(campaign.absent),
-        "legs": [row for key, row in results.rows.items() if not key.startswith("plan ")],
+        "legs": [row for key, row in results.rows.items() if not key.startswith(_plan_key(""))],
     }
     lines = [line for name, told in shapes.items() for line in shape_lines(name, told)]
     return BenchResult(figures=figures_of(campaign, results.rows), detail=detail, table=lines)
@@ -59,22 +59,30 @@ def run_campaign(campaign: Campaign, runner: LegRunner, results: ResultsFile) ->
     """Run what `results` does not have yet, and return the plan of each shape's jobs."""
     shapes = {shape.name: shape for shape in campaign.shapes}
     plans: dict[str, JobPlan] = {}
+    planned = {name for name in shapes if _plan_key(name) in results.rows}
     for leg in campaign.legs():
         shape = shapes[leg.shape]
         if leg.shape not in plans:
             plans[leg.shape] = _plan(runner, shape, results)
         if str(leg) not in results.rows:
+            if leg.shape in planned and campaign.shares_caches(shape):
+                runner.pilot(shape)  # what that of an earlier process left in them is gone with its folder
+                planned.remove(leg.shape)
             whole = results.rows.get(str(Leg(leg.shape, UNDISTURBED, 0)))
             results.add(str(leg), _checked(runner, shape, leg, plans[leg.shape], whole))
     return plans
 
 
 def _plan(runner: LegRunner, shape: Shape, results: ResultsFile) -> JobPlan:
-    key = f"plan {shape.name}"
+    key = _plan_key(shape.name)
     row = results.rows.get(key) or results.add(key, asdict(runner.pilot(shape)))
     plan = JobPlan(steps=row["steps"], every=row["every"], kills=tuple(row["kills"]))
     _say(f"{shape.name}: {plan.steps} steps, a checkpoint every {plan.every}, a rank killed at {plan.kills}")
     return plan
+
+
+def _plan_key(shape: str) -> str:
+    return f"plan {shape}"
 
 
 def _checked(runner: LegRunner, shape: Shape, leg: Leg, plan: JobPlan, whole: Mapping[str, Any] | None) -> Row:

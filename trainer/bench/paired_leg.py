@@ -17,6 +17,7 @@ from ett.recipe import resolve
 from ett.trainer.bench.campaign_job import CampaignJob, Ended
 from ett.trainer.bench.paired_account import Row, account_row, mean_loss
 from ett.trainer.bench.paired_workload import (
+    CACHES,
     PLAIN,
     UNDISTURBED,
     Campaign,
@@ -32,7 +33,6 @@ from ett.trainer.data.generated_file import write_criteo, write_sequence
 LONGEST = 6  # times its productive time a job may take, and then LONGEST_START_S
 LONGEST_START_S = 300.0
 _SEED = 7  # of the input
-_CACHES = "{caches}"  # in the workload: a folder that all legs of a shape share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +104,7 @@ class LegRunner:
     def _settings(self, shape: Shape, leg: Leg, plan: JobPlan) -> Mapping[str, Any]:
         caches = str(self.scratch / "caches" / shape.name)
         settings = {
-            name: value.replace(_CACHES, caches) if isinstance(value, str) else value
+            name: value.replace(CACHES, caches) if isinstance(value, str) else value
             for name, value in self.campaign.settings(shape, leg).items()
         }
         return settings | {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 PLAIN, OPTIMISED, UNDISTURBED = "plain", "optimised", "undisturbed"
+CACHES = "{caches}"  # in a setting: a folder that all legs of a shape share
 _WITHOUT = "without "
 _KILLED_RANK = 1
 
@@ -120,6 +121,9 @@ class Campaign:
 
     def switches_of(self, shape: Shape) -> list[Switch]:
         return [switch for switch in self.switches if switch.name not in shape.without]
+
+    def shares_caches(self, shape: Shape) -> bool:
+        return any(CACHES in str(value) for switch in self.switches_of(shape) for value in switch.on.values())
 
     def legs(self) -> list[Leg]:
         """Return all legs, in the order in which they are run.

@@ -120,8 +120,8 @@ def test_the_quick_form_has_fewer_legs_and_no_switch_left_out(known: Any) -> Non
 def test_every_leg_of_the_campaign_is_a_recipe_that_resolves(known: Any, tmp_path: Path) -> None:
     campaign = Campaign.read(WORKLOAD, known, quick=False)
     shapes = {shape.name: shape for shape in campaign.shapes}
-    for leg in campaign.legs():
-        settings = campaign.settings(shapes[leg.shape], leg)
+    told = [campaign.settings(shapes[leg.shape], leg) for leg in campaign.legs()]
+    for settings in {json.dumps(settings): settings for settings in told}.values():  # those of repeats are the same
         resolve(tmp_path / "empty.toml", [f"{name}={json.dumps(value)}" for name, value in settings.items()])
 
 
@@ -240,6 +240,35 @@ def test_a_campaign_runs_only_what_is_not_in_its_file(tmp_path: Path, monkeypatc
     assert run_campaign(campaign, runner, results) == {"s": PLAN}
     assert [*ran[:3], *ran[4:]] == [str(leg) for leg in campaign.legs()]
     assert {key for key in results.rows if not key.startswith("plan")} == set(told)
+
+
+@pytest.mark.parametrize(("cache", "num_pilots"), [("{caches}", 1), ("elsewhere", 0)])
+def test_caches_that_legs_share_are_filled_anew_where_a_campaign_goes_on(
+    cache: str, num_pilots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = small(switches=(Switch(name="x", on={"compile.uri": cache}, off={"compile.uri": ""}),))
+    told, ran = rows_of(campaign), list[str]()
+
+    def pilot(self: LegRunner, shape: Shape) -> JobPlan:
+        ran.append("pilot")
+        return PLAN
+
+    def take(self: LegRunner, shape: Shape, leg: Leg, plan: JobPlan) -> dict[str, Any]:
+        ran.append(leg.variant)
+        if ran[-3:] == ["pilot", UNDISTURBED, PLAIN]:
+            raise KeyboardInterrupt
+        return told[str(leg)]
+
+    monkeypatch.setattr(LegRunner, "pilot", pilot)
+    monkeypatch.setattr(LegRunner, "run", take)
+    file, runner = tmp_path / "campaign.jsonl", LegRunner(campaign=campaign, scratch=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(campaign, runner, ResultsFile(file, ORIGIN))
+    run_campaign(campaign, runner, ResultsFile(file, ORIGIN))
+    assert ran[3:] == ["pilot"] * num_pilots + [leg.variant for leg in campaign.legs()[1:]]
+    ran.clear()
+    run_campaign(campaign, runner, ResultsFile(file, ORIGIN))
+    assert ran == []
 
 
 def test_a_leg_that_is_wrong_ends_the_campaign_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
