@@ -9,6 +9,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ett.hang import Hang
 from ett.restart import FailureClass
@@ -40,6 +41,10 @@ class RankExit:
     @property
     def signal(self) -> int | None:
         return -self.code if self.code < 0 else None
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a record of it says."""
+        return {"exit_code": self.exit_code, "signal": self.signal, "class": classify(self)}
 
     def __str__(self) -> str:
         if self.hang is not None:

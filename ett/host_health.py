@@ -46,6 +46,17 @@ def unwell(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     return tuple(found for found in findings if found.fact)
 
 
+def look_fields(findings: tuple[Finding, ...]) -> dict[str, Any]:
+    """Return what a record of a look at this host says of it; None: nothing."""
+    ill = unwell(findings)
+    return {
+        "ok": not ill,
+        "checks": {found.check: round(found.took_s, 3) for found in findings},
+        "failed": {found.check: found.fact for found in ill} or None,
+        "noted": {found.check: found.note for found in findings if found.note} or None,
+    }
+
+
 def give_up(findings: tuple[Finding, ...], waited_s: float) -> RestartDecision:
     """Return the decision that ends a job on a host that is not well: no restart is used up on it."""
     facts = "; ".join(f"{found.check}: {found.fact}" for found in unwell(findings))

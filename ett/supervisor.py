@@ -13,16 +13,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ett.clock import Clock, SystemClock
 from ett.event_log import EventWriter, own_place
-from ett.failure import FINAL_CODES, RankExit, classify, first_failure, named_cause, signature, stated_cause
+from ett.failure import FINAL_CODES, RankExit, first_failure, named_cause
 from ett.generation import FOLDER_VARIABLE, Generation, GenerationFolder, generation_environ
 from ett.hang import Hang
 from ett.hang_watch import HangWatch
-from ett.host_health import AttemptNeeds, Finding, HostChecks, give_up, unwell
+from ett.host_health import AttemptNeeds, Finding, HostChecks, give_up, look_fields, unwell
 from ett.job_folder import JobFolder, read_json
 from ett.job_history import JobHistory, has_stepped, read_history, saved_steps
 from ett.launch_plan import LaunchPlan, versions
@@ -31,6 +30,7 @@ from ett.otel.trace_ids import attempt_place, needs_own_trace, parse_traceparent
 from ett.outcome import Outcome
 from ett.planned_faults import PlannedFaults
 from ett.process_identity import ProcessIdentity
+from ett.rank_failure import RankFailure
 from ett.rank_words import RankWords
 from ett.restart import AttemptFacts, RecoverySettings, RestartDecision, RestartPolicy, recovery_config
 from ett.ring_drain import RingDrain
@@ -44,25 +44,6 @@ from ett.world import Places, World, places_after
 
 POLICY_VERSION = 1
 HEARTBEAT_INTERVAL_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _FailedStart:
-    """What a rank's failure says of its place; `has_stepped` and what follows it only where the world may shrink."""
-
-    place: int
-    pid: int = 0  # 0: nobody knows it any more
-    has_stepped: bool | None = None
-    smaller: World | None = None
-
-    @property
-    def shrinks_to(self) -> int | None:
-        return None if self.smaller is None else self.smaller.size
-
-    def fields(self) -> dict[str, Any]:
-        """Return what a record of the failure says of it."""
-        known = {"local_rank": self.place, "shrinks_to": self.shrinks_to, "has_stepped": self.has_stepped}
-        return known | {"worker_pid": self.pid or None}
 
 
 class JobSupervisor:
@@ -132,7 +113,7 @@ class JobSupervisor:
         """Give back what was allocated for an attempt that will not start; nothing where there is none."""
         if self._is_prepared:
             self._is_prepared = False
-            self._emit_end("preempted", None)
+            self._emit_end("preempted")
 
     def begin_attempt(self, environ: dict[str, str] | os._Environ[str]) -> None:
         """Write down the attempt before its processes exist, and put into `environ` what they must know."""
@@ -197,17 +178,13 @@ class JobSupervisor:
             fewest=min(self.plan.fewest, self.next_world.size),
         )
         found = check_host(self.folder.path, needs, self.recovery, meanwhile)
-        ill = unwell(found)
-        checks = {finding.check: round(finding.took_s, 3) for finding in found}
-        failed = {finding.check: finding.fact for finding in ill}
-        noted = {finding.check: finding.note for finding in found if finding.note}
-        for check in noted.keys() - self._noted_checks:
-            self.say(f"this host: {check}: {noted[check]}")
-        self._noted_checks |= noted.keys()
+        for finding in found:
+            if finding.note and finding.check not in self._noted_checks:
+                self._noted_checks.add(finding.check)
+                self.say(f"this host: {finding.check}: {finding.note}")
         if found:
-            told = {"checks": checks, "failed": failed or None, "noted": noted or None}
-            self._emit("host_check", att=0, after=self.attempt, ok=not ill, **told)
-        return ill
+            self._emit("host_check", att=0, after=self.attempt, **look_fields(found))
+        return unwell(found)
 
     @property
     def has_buffer(self) -> bool:
@@ -238,8 +215,7 @@ class JobSupervisor:
         self._guardian.end_all()
 
     def complete_attempt(self) -> None:
-        self._emit("attempt_ended", att=self.attempt, reason="completed", exit_code=0)
-        self._forget_workers()
+        self._emit_end("completed", exit_code=0)
 
     def fail_attempt(self, exits: Sequence[RankExit], order: Sequence[int], unkillable: Sequence[int] = ()) -> Outcome:
         """Write down how the attempt failed and what follows; `decision.restart` says whether another one does.
@@ -247,31 +223,17 @@ class JobSupervisor:
         Args:
             unkillable: ranks whose processes the kernel does not let go.
         """
-        gone = self._first_to_fail(exits, order)
-        lines, tail = self._last_words(gone)
-        start = self._failed_start(gone)
-        self._emit_end(
-            "failed",
-            gone,
-            signature=signature(gone, lines),
-            cause=self._cause(gone, lines) or None,
-            detail=None if gone.hang is None else "hang",
-            hang=None if gone.hang is None else str(gone.hang),
-            idle_s=None if gone.hang is None else round(gone.hang.idle_s, 3),
-            stacks=None if gone.hang is None else list(gone.hang.stacks)[:32],
-            unkillable=list(unkillable) or None,
-            log_tail=tail or None,
-            final=self._is_final(gone) or None,
-            **start.fields(),
-        )
+        failure = self._failure(exits, order)
+        first, held = failure.gone.rank, list(unkillable) or None
+        self._emit_end("failed", first_failing_rank=first, unkillable=held, **failure.fields())
         history = self._replay()
         if not history.ended:
             raise self.folder.gone()
         lives = history.since(self.first_attempt)
         decision, self._places = self._policy(lives, self.recovery), self._places_after(lives)
         self._emit_decision(decision, self.next_world)
-        path = str(self.folder.path / tail) if tail else ""
-        return Outcome(status="failed", failure=gone, decision=decision, cause=stated_cause(lines), log_tail=path)
+        path = str(self.folder.path / failure.tail) if failure.tail else ""
+        return Outcome(status="failed", failure=failure.gone, decision=decision, cause=failure.said, log_tail=path)
 
     def can_live_on(self, survivors: Sequence[int]) -> bool:
         """Return whether these ranks can go on without those that ended: all take part in the newest generation."""
@@ -281,48 +243,20 @@ class JobSupervisor:
 
     def lose_ranks(self, exits: Sequence[RankExit], order: Sequence[int]) -> Outcome:
         """Write down at once that ranks ended while others live on, and what follows for them."""
-        gone = self._first_to_fail(exits, order)
-        lines, tail = self._last_words(gone)
-        now_s, said = self._clock.wall_ns() / 1e9, signature(gone, lines)
-        start = self._failed_start(gone)
-        self._emit(
-            "fault",
-            att=self.attempt,
-            rank=gone.rank,
-            ranks=[other.rank for other in exits],
-            exit_code=gone.exit_code,
-            signal=gone.signal,
-            signature=said,
-            cause=self._cause(gone, lines) or None,
-            final=self._is_final(gone) or None,
-            log_tail=tail or None,
-            **start.fields(),
-            **{"class": classify(gone)},
-        )
+        failure, now_s = self._failure(exits, order), self._clock.wall_ns() / 1e9
+        ranks = [other.rank for other in exits]
+        self._emit("fault", att=self.attempt, rank=failure.gone.rank, ranks=ranks, **failure.fields())
         for other in exits:
             self._guardian.end_rank(self._local_rank(other), self._workers.pop(other.rank).pid)
         history = self._replay()
-        facts = AttemptFacts(
-            attempt=self.attempt,
-            gen=self.generation,
-            job=self.folder.name,
-            ended_unix_s=now_s,
-            reason="failed",
-            failure_class=classify(gone),
-            signature=said,
-            is_final=self._is_final(gone),
-            local_rank=start.place,
-            shrinks_to=start.shrinks_to,
-            pid=start.pid,
-            has_stepped=start.has_stepped is True,
-            has_new_commit=(self.attempt, self.generation) in history.fruitful,
-        )
+        has_new_commit = (self.attempt, self.generation) in history.fruitful
+        facts = failure.facts(self.folder.name, self.attempt, self.generation, now_s, has_new_commit=has_new_commit)
         lives = (*history.since(self.first_attempt), facts)
-        decision, smaller = self._policy(lives, self.recovery), start.smaller
+        decision, smaller = self._policy(lives, self.recovery), failure.smaller
         if decision.restart:
             self._places = self._places_after(lives)
             self._emit_decision(decision, smaller or self.world, scope="inprocess")
-        return Outcome(status="failed", failure=gone, decision=decision, cause=stated_cause(lines), world=smaller)
+        return Outcome(status="failed", failure=failure.gone, decision=decision, cause=failure.said, world=smaller)
 
     def begin_generation(self, port: int, world: World) -> Generation:
         """Tell the ranks that live on, and the new ones, who they are and where they meet: at a store on `port`."""
@@ -349,10 +283,10 @@ class JobSupervisor:
         gone = first_failure(failed, order) if failed else None
         self._rings.flush()
         saved = saved_steps(self.folder.events, self.attempt)
-        if saved is None:
-            self._emit_end("preempted", gone)
-        else:
-            self._emit_end("preempted", gone, saved_step=saved.step, unsaved_steps=saved.num_unsaved)
+        told = {} if gone is None else gone.fields() | {"first_failing_rank": gone.rank}
+        if saved is not None:
+            told |= {"saved_step": saved.step, "unsaved_steps": saved.num_unsaved}
+        self._emit_end("preempted", **told)
         return Outcome(status="preempted", failure=gone, saved=saved)
 
     def notice_preemption(self, signum: int) -> None:
@@ -429,6 +363,26 @@ class JobSupervisor:
         """Return whether the rank at a place of the host has named an error, other than that a peer is gone."""
         return self._words.state_an_error(place)
 
+    def _failure(self, exits: Sequence[RankExit], order: Sequence[int]) -> RankFailure:
+        """Return what is known of the rank that failed first; the job's folder keeps what it said last."""
+        gone = self._first_to_fail(exits, order)
+        place, worker = self._local_rank(gone), self._workers.get(gone.rank)
+        pid = gone.pid or (0 if worker is None else worker.pid)
+        lines = self._words.last_of(place)
+        tail = self._words.keep(lines)
+        stepped, smaller = self._after_failure(place, pid)
+        return RankFailure(
+            gone=gone,
+            lines=tuple(lines),
+            tail=tail,
+            cause=self._cause(gone, lines),
+            is_final=self._is_final(gone),
+            place=place,
+            pid=pid,
+            has_stepped=stepped,
+            smaller=smaller,
+        )
+
     def _first_to_fail(self, exits: Sequence[RankExit], order: Sequence[int]) -> RankExit:
         """Return the first that failed by itself: a rank that unwinds closes its connections before it ends."""
         by_themselves = [gone for gone in exits if gone.code != 0 and not self.only_lost_a_peer(gone)]
@@ -446,11 +400,6 @@ class JobSupervisor:
     def _faults(self) -> PlannedFaults:
         return PlannedFaults(self.plan.chaos, self.folder.events, self.first_attempt or self.attempt)
 
-    def _last_words(self, gone: RankExit) -> tuple[list[str], str]:
-        """Return a rank's last lines and the file of the job's folder that keeps them; "" where it said nothing."""
-        lines = self._words.last_of(self._local_rank(gone))
-        return lines, self._words.keep(lines)
-
     def _cause(self, gone: RankExit, lines: Sequence[str]) -> str:
         """Return a short name of what is known to have ended the rank, "" where nobody knows."""
         if self.plan.chaos:
@@ -467,21 +416,19 @@ class JobSupervisor:
     def _local_rank(self, gone: RankExit) -> int:
         return self.world.places[gone.rank] if gone.local_rank is None else gone.local_rank
 
-    def _failed_start(self, gone: RankExit) -> _FailedStart:
-        """Return what the failure says of the rank's place; where it may not be left out, which place that is."""
-        place, worker = self._local_rank(gone), self._workers.get(gone.rank)
-        pid = gone.pid or (0 if worker is None else worker.pid)
+    def _after_failure(self, place: int, pid: int) -> tuple[bool | None, World | None]:
+        """Return whether the process at a place had made a step, and the smaller world to go on with.
+
+        None and None where the world may not shrink.
+        """
         if not self.may_shrink:
-            return _FailedStart(place=place, pid=pid)
+            return None, None
         lives = self._replay().since(self.first_attempt)
         told = next((facts for facts in lives if (facts.attempt, facts.pid) == (self.attempt, pid)), None)
         if told is not None:  # its ranks could not live on after all
-            left = self.world.without(place)
-            smaller = None if told.shrinks_to is None else left
-            return _FailedStart(place=place, pid=pid, has_stepped=told.has_stepped, smaller=smaller)
+            return told.has_stepped, None if told.shrinks_to is None else self.world.without(place)
         is_step_known = has_stepped(self.folder.events, self.attempt, pid)
-        smaller = None if is_step_known else self._places_after(lives).smaller_world(place, self.world)
-        return _FailedStart(place=place, pid=pid, has_stepped=is_step_known, smaller=smaller)
+        return is_step_known, None if is_step_known else self._places_after(lives).smaller_world(place, self.world)
 
     def _places_after(self, lives: Sequence[AttemptFacts]) -> Places:
         return places_after(lives, num_places=self.plan.nproc, fewest=self.plan.fewest)
@@ -534,14 +481,8 @@ class JobSupervisor:
         trace_per_attempt = self.plan.telemetry.get("trace_per_attempt", "auto")
         return needs_own_trace(self._clock.wall_ns() - self._submitted_wall_ns, trace_per_attempt)
 
-    def _emit_end(self, reason: str, gone: RankExit | None, **fields: Any) -> None:
-        if gone is not None:
-            fields |= {"exit_code": gone.exit_code, "signal": gone.signal, "first_failing_rank": gone.rank}
-            fields["class"] = classify(gone)
+    def _emit_end(self, reason: str, **fields: Any) -> None:
         self._emit("attempt_ended", att=self.attempt, reason=reason, **fields)
-        self._forget_workers()
-
-    def _forget_workers(self) -> None:
         self._workers = {}
         if self._hang_watch is not None:
             self._hang_watch.forget_empty_stacks()
