@@ -1,5 +1,5 @@
-// Ids to steps to be packed, and back; the format, and numpy code with the same result, are in checkpoint/id_codec.py. Pointers come as
-// integers and are checked there. No call holds the GIL.
+// Ids to steps to be packed, and back; the format, and numpy code with the same result, are in checkpoint/id_codec.py.
+// Pointers come as integers and are checked there. No call holds the GIL.
 
 #include <pybind11/pybind11.h>
 
