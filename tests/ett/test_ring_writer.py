@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 from drained_job import COMMON, in_files, numbers, writer
+from rank_program import CHILD_THAT_ASKS, run_program
 
 from ett.clock import LateClock
 from ett.own_descriptor import OwnDescriptor
@@ -168,31 +167,32 @@ def test_a_lock_that_another_thread_holds_costs_a_counted_record(job_dir: Path, 
     assert in_files(job_dir).problems.lost_records == 1
 
 
-def in_rank(text: str, job_dir: Path, drain: RingDrain) -> subprocess.CompletedProcess[str]:
-    inside = {"ETT_JOB": "j", "ETT_JOB_DIR": str(job_dir), "ETT_ATTEMPT": "1", "RANK": "0", **drain.environ}
-    return subprocess.run(
-        [sys.executable, "-c", text], env=os.environ | inside, capture_output=True, text=True, check=False, timeout=3000
-    )
-
-
 def kinds(job_dir: Path) -> list[str]:
     return sorted(record.ev for record in in_files(job_dir).records)
 
 
+def kinds_told(text: str, job_dir: Path, drain: RingDrain) -> list[str]:
+    """Run a program as a rank to its end; return the kinds of all that its processes recorded."""
+    done = run_program(text, job_dir, **drain.environ)
+    assert done.returncode == 0, done.stderr
+    drain.flush()
+    return kinds(job_dir)
+
+
 @pytest.mark.slow
 def test_a_forked_child_writes_nothing_into_its_parents_ring(job_dir: Path, drain: RingDrain) -> None:
-    text = (
+    told = kinds_told(
         "import os, ett\n"
         "run = ett.init()\n"
         "if os.fork() == 0:\n"
         "    with run.step(samples=1): pass\n"
         "    os._exit(0)\n"
         "os.wait()\n"
-        "run.emit('after')\n"
+        "run.emit('after')\n",
+        job_dir,
+        drain,
     )
-    assert in_rank(text, job_dir, drain).returncode == 0
-    drain.flush()
-    assert kinds(job_dir) == ["after", "proc_start"]
+    assert told == ["after", "proc_start"]
 
 
 def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_ring(job_dir: Path, drain: RingDrain) -> None:
@@ -205,7 +205,7 @@ def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_ring(job_dir:
         "    signal.pause()\n"
         "print(child)\n"
     )
-    child = int(in_rank(text, job_dir, drain).stdout)
+    child = int(run_program(text, job_dir, **drain.environ).stdout)
     try:
         drain.flush()
         assert not ring_paths(ring_folder(job_dir))
@@ -214,35 +214,21 @@ def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_ring(job_dir:
 
 
 def test_a_forked_child_that_asks_gets_a_ring_of_its_own(job_dir: Path, drain: RingDrain) -> None:
-    text = (
-        "import os, ett\n"
-        "run = ett.init()\n"
-        "if os.fork() == 0:\n"
-        "    ett.init().emit('child'); os._exit(0)\n"
-        "os.wait()\n"
-        "run.emit('parent')\n"
-    )
-    assert in_rank(text, job_dir, drain).returncode == 0
-    drain.flush()
-    log = in_files(job_dir)
-    assert kinds(job_dir) == ["child", "parent", "proc_start", "proc_start"]
-    assert len({record.file for record in log.records}) == 2
+    assert kinds_told(CHILD_THAT_ASKS, job_dir, drain) == ["child", "parent", "proc_start", "proc_start"]
+    assert len({record.file for record in in_files(job_dir).records}) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ring", ["", "/nowhere/ett-j", "/proc/self"])
 def test_without_a_usable_ring_a_rank_writes_its_file_itself(job_dir: Path, ring: str) -> None:
-    environ = {"ETT_JOB": "j", "ETT_JOB_DIR": str(job_dir), "ETT_ATTEMPT": "1", "RANK": "0", "ETT_RING": ring}
     text = "import ett\nrun = ett.init()\nrun.emit('note')\nprint(run.dropped)"
-    done = subprocess.run(
-        [sys.executable, "-c", text], env=os.environ | environ, capture_output=True, text=True, check=True, timeout=3000
-    )
-    assert (done.stdout.strip(), kinds(job_dir)) == ("0", ["note", "proc_start"])
+    done = run_program(text, job_dir, ETT_RING=ring)
+    assert (done.returncode, done.stdout.strip(), kinds(job_dir)) == (0, "0", ["note", "proc_start"])
 
 
 @pytest.mark.slow
 def test_a_compiled_function_that_records_says_each_thing_once(job_dir: Path, drain: RingDrain) -> None:
-    text = (
+    told = kinds_told(
         "import torch, ett\n"
         "run = ett.init()\n"
         "@torch.compile(backend='eager')\n"
@@ -251,11 +237,10 @@ def test_a_compiled_function_that_records_says_each_thing_once(job_dir: Path, dr
         "        y = x * 2\n"
         "    run.emit('note', n=1)\n"
         "    return y + 1\n"
-        "assert train(torch.ones(2)).tolist() == train(torch.ones(2)).tolist() == [3, 3]\n"
+        "assert train(torch.ones(2)).tolist() == train(torch.ones(2)).tolist() == [3, 3]\n",
+        job_dir,
+        drain,
     )
-    done = in_rank(text, job_dir, drain)
-    assert done.returncode == 0, done.stderr
-    drain.flush()
     # Compiling may take long enough for heartbeats, and for a second step that says that it begins.
-    said = [kind for kind in kinds(job_dir) if kind not in ("heartbeat", "step_begin")]
+    said = [kind for kind in told if kind not in ("heartbeat", "step_begin")]
     assert said == ["note", "note", "proc_start", "step", "step"]

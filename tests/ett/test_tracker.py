@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+from rank_program import CHILD_THAT_ASKS, run_program
 
 import ett
 from ett.event_reader import read_folder
@@ -38,18 +37,6 @@ def written(job_dir: Path) -> list[dict[str, Any]]:
     """Return kind and own fields of every record, in the order written."""
     records = sorted(read_folder(job_dir).records, key=lambda record: (record.src, record.seq))
     return [{"ev": record.ev, **record.data} for record in records]
-
-
-def run_program(text: str, job_dir: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    inside = {"ETT_JOB": "j", "ETT_JOB_DIR": str(job_dir), "ETT_ATTEMPT": "1", "RANK": "0", "WORLD_SIZE": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", text],
-        env=os.environ | inside | environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
 
 
 def test_outside_a_launch_every_call_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,15 +181,7 @@ def test_a_forked_child_writes_nothing_into_its_parents_file(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_forked_child_that_asks_gets_a_file_of_its_own(tmp_path: Path) -> None:
-    text = (
-        "import os, ett\n"
-        "run = ett.init()\n"
-        "if os.fork() == 0:\n"
-        "    ett.init().emit('child'); os._exit(0)\n"
-        "os.wait()\n"
-        "run.emit('parent')\n"
-    )
-    assert run_program(text, tmp_path).returncode == 0
+    assert run_program(CHILD_THAT_ASKS, tmp_path).returncode == 0
     log = read_folder(tmp_path)
     assert sorted(record.ev for record in log.records) == ["child", "parent", "proc_start", "proc_start"]
     assert len({record.file for record in log.records}) == 2
