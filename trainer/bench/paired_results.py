@@ -54,15 +54,23 @@ def _read(path: Path) -> tuple[list[Row], int]:
     whole = [line for line in lines if line.endswith(b"\n")]
     rows: list[Row] = []
     for number, line in enumerate(whole, start=1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as err:
+        row = _row(line)
+        if row is None or (number > 1 and "key" not in row):
             raise CorruptState(
-                f"line {number} of {path} is no JSON: {err}",
+                f"line {number} of {path} is no row: {line[:80]!r}",
                 expected="a file that `ett bench ett --resume` wrote",
                 do="begin another file",
-            ) from err
+            )
+        rows.append(row)
     return rows, sum(map(len, whole))
+
+
+def _row(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _check(path: Path, head: Row, origin: Mapping[str, Any]) -> None:

@@ -206,6 +206,8 @@ def test_a_campaign_that_was_killed_at_any_byte_keeps_every_row_that_was_whole(t
         ('{"schema": "other"}\n', CorruptState),
         ("a letter to a friend", CorruptState),
         ('{"origin": {"commit": "abc"}, "schema": "ett.bench.paired/v1"}\nwhat?\n', CorruptState),
+        ('{"origin": {"commit": "abc"}, "schema": "ett.bench.paired/v1"}\n{"value": 1}\n', CorruptState),
+        ("1\n", CorruptState),
     ],
 )
 def test_a_file_of_something_else_is_refused_and_left_as_it_is(
