@@ -36,7 +36,7 @@ def attempt_of_plain_rank(environ: Mapping[bytes, bytes]) -> int | None:
 
 
 def observed_records(
-    lives: Mapping[int, Life], command_ns: tuple[int, int], poll_ns: int, *, is_done: bool
+    lives: Mapping[int, Life], command_ns: tuple[int, int], poll_ns: int, *, num_ranks: int, is_done: bool
 ) -> list[tuple[int, str, dict[str, Any]]]:
     """Return (monotonic ns, kind, fields) of the records that a supervisor of these attempts would have written.
 
@@ -48,7 +48,9 @@ def observed_records(
     free_ns = begun_ns
     for number, life in sorted(lives.items()):
         records.append((free_ns, "allocated", {"att": number, "nodes": 1}))
-        records.append((max(free_ns, life.first_ns), "attempt_started", {"att": number, "nodes": 1, "world": 2}))
+        records.append(
+            (max(free_ns, life.first_ns), "attempt_started", {"att": number, "nodes": 1, "world": num_ranks})
+        )
         free_ns = min(life.last_ns + poll_ns, ended_ns, *(lives[n].first_ns for n in lives if n > number))
         is_last = number == max(lives)
         reason = {"reason": "completed"} if is_last and is_done else {"reason": "failed", "class": "infra"}
@@ -81,7 +83,8 @@ class PlainJob:
             code = process.returncode
             command_ns = (begun_ns, time.monotonic_ns())
         poll_ns = max(int(poll_s * 1e9), observer.longest_gap_ns)
-        self._write(observed_records(observer.lives, command_ns, poll_ns, is_done=code == 0))
+        told = observed_records(observer.lives, command_ns, poll_ns, num_ranks=self._num_ranks, is_done=code == 0)
+        self._write(told)
         metrics = self.job_dir / "metrics.jsonl"
         return Ended(
             code=code,

@@ -408,13 +408,13 @@ def test_attempts_of_torchrun_are_told_by_its_restarts_and_children_of_ranks_are
 
 def test_an_observer_tells_what_a_supervisor_would_have() -> None:
     lives = {1: Life(20, 50), 2: Life(58, 90)}
-    assert observed_records(lives, (10, 100), 9, is_done=True) == [
+    assert observed_records(lives, (10, 100), 9, num_ranks=3, is_done=True) == [
         (10, "job_submitted", {"att": 0}),
         (10, "allocated", {"att": 1, "nodes": 1}),
-        (20, "attempt_started", {"att": 1, "nodes": 1, "world": 2}),
+        (20, "attempt_started", {"att": 1, "nodes": 1, "world": 3}),
         (58, "attempt_ended", {"att": 1, "reason": "failed", "class": "infra"}),
         (58, "allocated", {"att": 2, "nodes": 1}),
-        (58, "attempt_started", {"att": 2, "nodes": 1, "world": 2}),
+        (58, "attempt_started", {"att": 2, "nodes": 1, "world": 3}),
         (99, "attempt_ended", {"att": 2, "reason": "completed"}),
         (100, "job_ended", {"att": 0, "status": "succeeded"}),
     ]
