@@ -6,6 +6,7 @@ A campaign of legs (trainer/bench/paired_workload.py), each of which is checked 
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
@@ -25,7 +26,7 @@ from ett.trainer.bench.paired_figures import ett, figures_of, shape_detail
 from ett.trainer.bench.paired_leg import LegRunner
 from ett.trainer.bench.paired_lines import shape_lines
 from ett.trainer.bench.paired_results import ResultsFile, Row
-from ett.trainer.bench.paired_workload import UNDISTURBED, Campaign, JobPlan, Leg, Shape
+from ett.trainer.bench.paired_workload import Campaign, JobPlan, Leg, Shape, undisturbed
 from ett.versions import version_of
 
 WORKLOAD = FIGURES.parent / "workloads" / "ett.toml"
@@ -37,10 +38,9 @@ def run(quick: bool, resume: Path | None = None, path: Path = WORKLOAD) -> Bench
     Args: resume: the file that finished legs are kept in; None: they are gone with this process.
     Raises: ThresholdMissed: a leg did not end as it must, or did not learn what it had to.
     """
-    scratch = Path(tempfile.mkdtemp(prefix=".ett-bench-paired-", dir=".")).absolute()
-    (scratch / "empty.toml").touch()
-    campaign = Campaign.read(path, resolve(scratch / "empty.toml").sections, quick=quick)
+    campaign = Campaign.read(path, resolve(os.devnull).sections, quick=quick)
     results = ResultsFile(resume, _origin(campaign, quick=quick))
+    scratch = Path(tempfile.mkdtemp(prefix=".ett-bench-paired-", dir=".")).absolute()
     plans = run_campaign(campaign, LegRunner(campaign=campaign, scratch=scratch), results)
     shutil.rmtree(scratch)  # not where a leg failed: its folder says why
     shapes = {shape.name: shape_detail(campaign, results.rows, shape.name) for shape in campaign.shapes}
@@ -68,7 +68,7 @@ def run_campaign(campaign: Campaign, runner: LegRunner, results: ResultsFile) ->
             if leg.shape in planned and campaign.shares_caches(shape):
                 runner.pilot(shape)  # what that of an earlier process left in them is gone with its folder
                 planned.remove(leg.shape)
-            whole = results.rows.get(str(Leg(leg.shape, UNDISTURBED, 0)))
+            whole = results.rows.get(str(undisturbed(leg.shape)))
             results.add(str(leg), _checked(runner, shape, leg, plans[leg.shape], whole))
     return plans
 

@@ -19,13 +19,13 @@ from ett.trainer.bench.paired_account import Row, account_row, mean_loss
 from ett.trainer.bench.paired_workload import (
     CACHES,
     PLAIN,
-    UNDISTURBED,
     Campaign,
     JobPlan,
     Leg,
     Shape,
     median_step_s,
     plan_job,
+    undisturbed,
 )
 from ett.trainer.bench.plain_leg import PlainJob
 from ett.trainer.data.generated_file import write_criteo, write_sequence
@@ -44,9 +44,8 @@ class LegRunner:
 
     def pilot(self, shape: Shape) -> JobPlan:
         """Return how long a shape's jobs are, from how fast a short one steps here. Raises: ThresholdMissed."""
-        pilot = Leg(shape.name, UNDISTURBED, 0)
         plan = JobPlan(steps=self.campaign.pilot_steps, every=self.campaign.pilot_steps, kills=(0, 0))
-        ended = self._optimised(shape, pilot, plan, self.scratch / "pilot")
+        ended = self._optimised(shape, undisturbed(shape.name), plan, self.scratch / "pilot")
         steps = ended.records("step") if ended.code == 0 else []
         spans = [(r.data["b_mono"], r.data["e_mono"]) for r in steps if r.rank == 0]
         if len(spans) < plan.steps:

@@ -60,6 +60,11 @@ class Leg:
         return self.variant != UNDISTURBED
 
 
+def undisturbed(shape: str) -> Leg:
+    """Return the leg that the others of a shape are compared with."""
+    return Leg(shape, UNDISTURBED, 0)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobPlan:
     """How long the jobs of a shape are here, in steps."""
@@ -117,7 +122,7 @@ class Campaign:
         if leg.variant != PLAIN:
             for switch in self.switches_of(shape):
                 own |= switch.off if switch.name == leg.left_out else switch.on
-        return self.job | shape.set | own
+        return self.job | {"data.format": shape.format} | shape.set | own
 
     def switches_of(self, shape: Shape) -> list[Switch]:
         return [switch for switch in self.switches if switch.name not in shape.without]
@@ -139,7 +144,7 @@ class Campaign:
                     variants += [f"{_WITHOUT}{switch.name}" for switch in self.switches_of(shape)]
                 first = (repeat - 1) % len(variants)
                 if repeat == 1:
-                    found.append(Leg(shape.name, UNDISTURBED, 0))
+                    found.append(undisturbed(shape.name))
                 found += [Leg(shape.name, variant, repeat) for variant in (*variants[first:], *variants[:first])]
         return found
 
