@@ -87,11 +87,21 @@ def choose(
         return {"seq": commit.seq, "manifest": commit.to_bytes().decode(), "rejected": passed}
     if not passed:
         return {"seq": None}
+    if step is not None:
+        raise _named_is_damaged(store, step, passed[max(commit.seq for commit in candidates if commit.seq in passed)])
     newest = max(passed)
     raise RestoreFailed(
         f"none of the {len(passed)} commits under {store.uri} verifies; the newest, {newest}: {passed[newest]}",
         expected="at least one commit whose files are whole",
         do="`ett checkpoint verify` shows the damage; --resume never starts over",
+    )
+
+
+def _named_is_damaged(store: Store, step: int, why: str) -> RestoreFailed:
+    return RestoreFailed(
+        f"the commit of step {step} under {store.uri} does not verify: {why}",
+        expected="a commit whose files are whole: one that is named is never replaced by another",
+        do="`ett checkpoint verify JOB` says which are whole: name one, or none, and the newest of them is restored",
     )
 
 

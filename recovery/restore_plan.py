@@ -41,6 +41,7 @@ class RestorePlan:
     level: Level  # that it was checked at
     fallback_from: int | None  # the newest commit, where that did not pass
     abandons: tuple[int, ...]  # steps whose checkpoints the restored job leaves behind: its next save removes them
+    is_named: bool = False  # it was asked for by its step: no other takes its place
     warnings: tuple[str, ...] = ()
 
     def rows(self) -> list[tuple[str, str]]:
@@ -81,6 +82,8 @@ class RestorePlan:
     def _later(self) -> str:
         if self.level in ("hash", "load"):
             return "they are checked again as they are loaded"
+        if self.is_named:
+            return "bytes are checked as they are loaded; damaged, it is refused, never replaced by another"
         return "bytes are checked as they are loaded, and a damaged commit is passed over"
 
 
@@ -110,8 +113,7 @@ def plan_of_store(
     line = [commit for commit in line_of_history(known) if not commit.is_fresh]
     warnings = [err.fact for err in damaged.values()]
     if step is not None:
-        chosen, _ = find_commit(store, step)
-        verify_commit(store, chosen, level)
+        chosen = _named(store, step, level, name or uri)
     else:
         if not line and not damaged:
             raise NoCheckpoint(
@@ -139,6 +141,7 @@ def plan_of_store(
         level=level,
         fallback_from=newest.seq if step is None and newest.seq > chosen.seq else None,
         abandons=_abandoned_steps(known, line, chosen),
+        is_named=step is not None,
         warnings=tuple(warnings),
     )
 
@@ -147,6 +150,20 @@ def _abandoned_steps(known: dict[int, Commit], line: list[Commit], chosen: Commi
     """Return the steps that can be restored now and no more once the job went back to `chosen`."""
     after = line_of_history({seq: commit for seq, commit in known.items() if seq <= chosen.seq})
     return tuple(sorted({commit.step for commit in line} - {commit.step for commit in after}))
+
+
+def _named(store: Store, step: int, level: Level, target: str) -> Commit:
+    chosen, _ = find_commit(store, step)
+    try:
+        verify_commit(store, chosen, level)
+    except CorruptState as err:
+        raise CorruptState(
+            f"commit {chosen.seq} of step {step}, which --step names, is damaged: {err.fact}",
+            expected=err.expected,
+            do=f"`ett checkpoint verify {target}` says which are whole: name one, or none, and the newest is restored",
+            code=err.code,
+        ) from err
+    return chosen
 
 
 def _newest_whole(store: Store, line: list[Commit], level: Level, warnings: list[str]) -> Commit:

@@ -220,8 +220,9 @@ def test_a_named_step_is_never_replaced_by_another(pristine: Path, tmp_path: Pat
     damaged_step, good_step = (1, 2) if damage_of(folder, 1) else (2, 1)
     with pytest.raises(NotFound):
         restored_world(folder, 1, resume="77")
-    with pytest.raises(RestoreFailed):
+    with pytest.raises(RestoreFailed, match=rf"the commit of step {damaged_step} under .* does not verify") as refused:
         restored_world(folder, 1, resume=str(damaged_step))
+    assert "--resume never" not in refused.value.do, "other commits are whole: nobody is to start over"
     assert holds(restored_world(folder, 1, resume=str(good_step)), good_step)
 
 

@@ -195,7 +195,17 @@ def test_only_a_deeper_check_finds_a_flipped_bit(saved: JobFolder, capsys: pytes
         assert printed["data"]["fallback_from"] is not None
         assert "passed over" in printed["warnings"][0]
     assert run(["restore", "ctr", "--plan", "--verify", "hash", "--step", "30"]) == 8
-    assert "does not match its checksum" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "step 30, which --step names" in said
+    assert "does not match its checksum" in said
+    assert "`ett checkpoint verify ctr-7f3a`" in said
+
+
+def test_the_plan_of_a_named_step_promises_no_other_one(saved: JobFolder) -> None:
+    assert "passed over" in dict(plan_restore(saved, None).rows())["checked"]
+    checked = dict(plan_restore(saved, 20).rows())["checked"]
+    assert "passed over" not in checked
+    assert "never replaced by another" in checked
 
 
 def test_a_folder_has_a_plan_and_no_launch(saved: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
