@@ -1,15 +1,19 @@
-"""Ranks as threads of one process: the same Collectives, without sockets."""
+"""Ranks as threads of one process: the same Collectives, without sockets. Makes `one_rank` importable here."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+
+sys.path.append(str(Path(__file__).parent))
 
 Meeting = tuple[threading.Barrier, list[Any]]
 RankFunction = Callable[["ThreadCollectives"], Any]

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from one_rank import trained
 
 from ett.compile_cache import CompileCache, CompileConfig
 from ett.compile_cache.cache import Fetched, FetchResult
@@ -26,7 +27,6 @@ from ett.trainer.compile_ahead import CompiledStart, compile_dense
 from ett.trainer.compile_plan import FOLDER_VARIABLE, FetchedCode, compile_plan
 from ett.trainer.dense import compiled_logits
 from ett.trainer.job_recipe import build_recipe
-from ett.trainer.worker import run_worker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "criteo.toml"
 GRAPH = f"fxgraph/p5/{'a' * 52}/{'0' * 52}"
@@ -44,16 +44,7 @@ def live(folder: Path, *overrides: str) -> dict[str, Any]:
     folder.mkdir()
     sections = resolve(EXAMPLE, [*SMALL, *overrides]).sections
     (folder / "recipe.json").write_text(json.dumps(sections))
-    run = Run(RunIdentity(job="j", attempt=1, job_dir=folder))
-    num_threads = torch.get_num_threads()
-    try:
-        assert run_worker(run, {"ETT_HOME": str(folder)}) == 0
-    finally:
-        torch.set_num_threads(num_threads)
-        run.unwatch_sigterm()
-        run.close()
-    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return result
+    return trained(Run(RunIdentity(job="j", attempt=1, job_dir=folder)), {"ETT_HOME": str(folder)})
 
 
 def log_files(folder: Path) -> list[tuple[str, bytes]]:

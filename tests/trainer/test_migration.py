@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner
+from one_rank import trained
 
 from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.local_store import LocalStore
@@ -18,7 +18,6 @@ from ett.errors import ConfigError, Conflict, EttError, NotFound, UsageError
 from ett.recipe import resolve
 from ett.recovery.lineage import find_source
 from ett.tracker import Run, RunIdentity
-from ett.trainer.worker import run_worker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "criteo.toml"
 SMALL = ("data.generate.rows=1500", "train.batch_size=128", "checkpoint.interval=3 steps", "eval.enabled=false")
@@ -34,15 +33,7 @@ def live(folder: Path, *overrides: str, attempt: int = 1) -> dict[str, Any]:
     """Run a life of a job of one rank in this process and return its result."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "recipe.json").write_text(json.dumps(resolve(EXAMPLE, [*SMALL, *overrides]).sections))
-    run, num_threads = Run(RunIdentity(job=folder.name, attempt=attempt, job_dir=folder)), torch.get_num_threads()
-    try:
-        assert run_worker(run, {}) == 0
-    finally:
-        torch.set_num_threads(num_threads)
-        run.unwatch_sigterm()
-        run.close()
-    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return result
+    return trained(Run(RunIdentity(job=folder.name, attempt=attempt, job_dir=folder)), {})
 
 
 @pytest.fixture(scope="module")

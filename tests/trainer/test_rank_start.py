@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from one_rank import trained
 
 from ett.checkpoint.commit_choice import plan_ahead
 from ett.errors import NotFound
@@ -42,15 +43,7 @@ def live(folder: Path, attempt: int, mode: Mode, *overrides: str) -> dict[str, A
     planned = startup.add("checkpoint_plan", lambda: plan_ahead(recipe.checkpoint, folder, {}), span="restore")
     imports = startup.add("imports", lambda: None, on_main_thread=True)
     startup.run(until=imports)
-    num_threads = torch.get_num_threads()
-    try:
-        assert run_worker(run, {}, Begun(startup, imports, planned)) == 0
-    finally:
-        torch.set_num_threads(num_threads)
-        run.unwatch_sigterm()
-        run.close()
-    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return result
+    return trained(run, {}, Begun(startup, imports, planned))
 
 
 @pytest.mark.slow
