@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from python_statements import statements
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("checkpoint", "recovery", "compile_cache", "trainer", "dashboards", "alerts")
@@ -31,15 +32,6 @@ def sources() -> Iterator[tuple[str, Path]]:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if folder != "ett" or not set(path.relative_to(ROOT / "ett").parts) & set(FOLDERS):
                 yield folder, path
-
-
-def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the tree and every statement within, no expression: a tenth of the nodes."""
-    pending = [tree]
-    while pending:
-        yield (node := pending.pop())
-        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            pending += getattr(node, part, ())
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from python_statements import statements
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("ett", "checkpoint", "recovery", "compile_cache", "trainer", "dashboards", "alerts", "examples")
@@ -43,15 +44,6 @@ def calls(path: Path, name: str) -> Iterator[tuple[int, str]]:
             function = ast.unparse(node.func)
             if function.rpartition(".")[2] == name:
                 yield node.lineno, function
-
-
-def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the tree and every statement within, no expression: a tenth of the nodes."""
-    pending = [tree]
-    while pending:
-        yield (node := pending.pop())
-        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            pending += getattr(node, part, ())
 
 
 def shown(path: Path) -> str:

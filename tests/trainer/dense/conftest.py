@@ -1,7 +1,6 @@
-"""Makes what stands here and in tests/reference importable."""
+"""Makes what stands here importable."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "reference"))
 sys.path.append(str(Path(__file__).parent))

@@ -1,4 +1,4 @@
-"""Makes `tier_stores` and what stands in tests/reference importable here, and gives stores and a Redis."""
+"""Makes `tier_stores` importable here, and gives stores and a Redis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(1, str(Path(__file__).parents[2] / "reference"))
 
 from redis_process import RedisProcess
 from tier_stores import CAPACITIES, OpenStore, cached, host, redis, ssd
