@@ -68,10 +68,7 @@ def compile_dense(config: TrainerConfig, plan: CompilePlan, device: torch.device
     Raises: ConfigError: torch cannot: there is no C++ compiler, say.
     """
     torch.set_num_threads(config.dense.threads)  # this thread's, which the code is made for
-    precision, seed = config.dense.precision, config.train.seed
-    model = Dlrm(config.model, cast(JobTables, plan), num_dense=plan.num_dense, seed=seed, precision=precision)
-    model = model.to(device)
-    model.compile_for(plan.num_examples)
+    model = stand_in(config, plan).to(device)
     dense = torch.zeros(plan.num_examples, plan.num_dense, device=device)
     pooled = [
         torch.zeros(plan.num_examples, len(names), dim, device=device, requires_grad=True) for dim, names in plan.pooled
@@ -89,6 +86,14 @@ def compile_dense(config: TrainerConfig, plan: CompilePlan, device: torch.device
             expected="a C++ compiler (g++) on a CPU, Triton on a GPU; a job folder with space",
             do="install it, or --set compile.dense=false, which trains other bits",
         ) from err
+
+
+def stand_in(config: TrainerConfig, plan: CompilePlan) -> Dlrm:
+    """Return a model on the host with the shapes of a recipe's, whose passes compile what that one's will find."""
+    precision, seed = config.dense.precision, config.train.seed
+    model = Dlrm(config.model, cast(JobTables, plan), num_dense=plan.num_dense, seed=seed, precision=precision)
+    model.compile_for(plan.num_examples)
+    return model
 
 
 def forget_compiled() -> None:

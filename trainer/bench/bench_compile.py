@@ -158,7 +158,7 @@ def _mutated(workload: Mapping[str, Any]) -> tuple[int, list[str]]:
 
 
 def _key(recipe: str, *overrides: str) -> str:
-    built = build_recipe(json.loads(json.dumps(resolve(ROOT / recipe, overrides).sections)))
+    built = build_recipe(resolve(ROOT / recipe, overrides).sections)
     return recipe_key_parts(built, compile_plan(built, 1), {}).key
 
 

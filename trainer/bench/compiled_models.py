@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ett.recipe import resolve
+from ett.trainer.compile_ahead import stand_in
 from ett.trainer.compile_plan import compile_plan
-from ett.trainer.dense.dlrm import Dlrm
-from ett.trainer.embedding.job_tables import JobTables
 from ett.trainer.embedding.table_outputs import SparseInputs
 from ett.trainer.job_recipe import build_recipe
 
@@ -58,9 +57,8 @@ def _step_of(model: nn.Module, shape: tuple[int, ...]) -> Step:
 
 def _dlrm(model: Mapping[str, Any]) -> Step:
     recipe = build_recipe(resolve(model["recipe"], ["compile.dense=true"]).sections)
-    config, plan = recipe.trainer, compile_plan(recipe, 1)
-    dlrm = Dlrm(config.model, cast(JobTables, plan), num_dense=plan.num_dense, seed=1)
-    dlrm.compile_for(plan.num_examples)
+    plan = compile_plan(recipe, 1)
+    dlrm = stand_in(recipe.trainer, plan)
     generator = torch.Generator().manual_seed(1)
     dense = torch.randn(plan.num_examples, plan.num_dense, generator=generator)
     pooled = [
