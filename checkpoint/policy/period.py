@@ -8,7 +8,8 @@ import numpy as np
 
 from ett.checkpoint.policy.io_cost import Floats, IoCost, saves_cold, saves_hot, threshold
 
-_MU_DOUBLINGS, _MU_BISECTIONS = 20, 30
+_MOST_MU = 2.0**20  # times what a saved byte costs: there every row is cold that is ever
+_PAST = 1 + 1e-9  # beyond where a group turns cold, by more than the rounding of its two costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +86,21 @@ class _PeriodTable:
         return records, paid_s / self._count - mu * records
 
     def multipliers(self, most_records: float) -> Floats:
-        """Return the least mu with which each period saves no more; the largest tried where none does."""
-        low, high = np.zeros(len(self.periods)), np.zeros(len(self.periods))
-        is_over = self.of_multipliers(high)[0] > most_records
-        if not is_over.any():
-            return high
-        high = np.where(is_over, self._cost.saved_s, 0.0)
-        for _ in range(_MU_DOUBLINGS):
-            is_over = self.of_multipliers(high)[0] > most_records
-            if not is_over.any():
-                break
-            low, high = np.where(is_over, high, low), np.where(is_over, 2 * high, high)
-        for _ in range(_MU_BISECTIONS):
-            middle = (low + high) / 2
-            is_over = self.of_multipliers(middle)[0] > most_records
-            low, high = np.where(is_over, middle, low), np.where(is_over, high, middle)
-        return high
+        """Return the least mu with which each period saves no more; one that makes every row cold where none does.
+
+        A group turns cold where S + mu times what it saves more hot is what it restores less, so that the records are
+        steps down over the groups in the order in which they turn.
+        """
+        more = self._hot - self._cold
+        less_s = self._cost.restorable_s * (self._cold * self._count[:, None] / 2 - self._hot)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            turns_at = np.where(more > 0, less_s / more, np.where(less_s > 0, np.inf, -np.inf))  # S + mu
+        order = np.argsort(turns_at, axis=1)
+        turned = np.cumsum(np.take_along_axis(more * self._rows, order, axis=1), axis=1)
+        all_hot = self._num_rows + self._hot @ self._rows
+        steps = (all_hot[:, None] - turned) / self._count[:, None]
+        first = np.argmax(steps <= most_records, axis=1)[:, None]
+        found = np.take_along_axis(np.take_along_axis(turns_at, order, axis=1), first, axis=1) * _PAST
+        fits = (np.take_along_axis(steps, first, axis=1) <= most_records) & np.isfinite(found)
+        mu = np.where(fits, np.maximum(found - self._cost.saved_s, 0.0), _MOST_MU * self._cost.saved_s)[:, 0]
+        return np.where(all_hot / self._count <= most_records, 0.0, mu)

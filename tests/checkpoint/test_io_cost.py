@@ -19,7 +19,7 @@ from ett.checkpoint.policy.io_cost import (
     saves_hot,
     threshold,
 )
-from ett.checkpoint.policy.period import Population, candidate_periods, interval_costs, solve
+from ett.checkpoint.policy.period import Population, _PeriodTable, candidate_periods, interval_costs, solve
 from ett.errors import ConfigError
 
 RECORD_BYTES = 264  # 64 float32 and 8 bytes of key
@@ -155,6 +155,23 @@ def test_the_threshold_rises_with_the_multiplier_until_the_bytes_fit() -> None:
     assert all(solution.records_per_interval <= limit * 1.000001 for solution, limit in zip(found, limits, strict=True))
     multipliers = [solution.cost.saved_s for solution in found]
     assert multipliers == sorted(multipliers)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_multiplier_is_the_least_with_which_the_bytes_fit(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.random(30) ** rng.integers(1, 6)
+    p[rng.random(30) < 0.1], p[rng.random(30) < 0.1] = 0, 1
+    rows = Population(p, rng.integers(0, 1000, 30).astype(float))
+    cost, periods = example(mtbf_h=10 ** rng.uniform(-3, 2), exposed=10 ** rng.uniform(-3, 0)), candidate_periods(64)
+    table = _PeriodTable(cost, rows, periods)
+    most = float(rows.rows.sum()) * rng.random()
+    mu = table.multipliers(most)
+    fits = table.of_multipliers(mu)[0] <= most
+    least, _ = table.of_multipliers(np.full(len(periods), 1e6 * cost.saved_s))  # nobody is hot that is ever cold
+    assert (fits | (least > most * (1 - 1e-9))).all()
+    less = np.maximum((cost.saved_s + mu) * (1 - 1e-8) - cost.saved_s, 0)
+    assert not (table.of_multipliers(less)[0] <= most)[fits & (mu > 0)].any()
 
 
 def test_where_nothing_fits_the_least_is_saved() -> None:
