@@ -32,6 +32,7 @@ from ett.replaced_rank import ReplacedRank
 from ett.spares import Spares
 from ett.stop_signals import NOTICE_CODES
 from ett.supervisor import JobSupervisor
+from ett.world import compile_workers
 
 MONITOR_INTERVAL_S = 0.05
 # After one rank's failure the others can only end: time to see their broken connections and print why.
@@ -417,6 +418,8 @@ def run_agent(job: JobSupervisor) -> Outcome:
     if plan.nproc > 1:
         # As torchrun does: ranks that each use every core are slower than one thread each.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+        workers = compile_workers(len(os.sched_getaffinity(0)), plan.nproc)
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(workers))
     shim = ("-I", "-S", worker.__file__, str(os.getpid()), *plan.program())
     spec = WorkerSpec(
         role="rank",

@@ -216,6 +216,13 @@ EXAMPLES = _counter("ett_examples_total", "", "{example}", _MODEL, "Examples lea
 EXAMPLES_REDONE = _counter(
     "ett_examples_redone_total", "", "{example}", _MODEL, "Examples processed again after a restart."
 )
+RECOMPILES = _counter(
+    "ett_recompiles_total",
+    "",
+    "{compilation}",
+    _MODEL,
+    "Compilations of torch.compile after a process's first step because a guard failed.",
+)
 CLIENT_DROPPED = _counter(
     "ett_client_events_dropped_total",
     "",
@@ -271,6 +278,7 @@ SCRAPED_ONLY: tuple[MetricName, ...] = (
     AT_RISK,
     EXAMPLES,
     EXAMPLES_REDONE,
+    RECOMPILES,
     CLIENT_DROPPED,
     HANG_DETECTION_DURATION,
     STRAGGLER_RATIO,

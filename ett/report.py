@@ -15,6 +15,7 @@ from ett.interval_set import Interval, length, measure, overlaps, without
 from ett.job_state import state_of
 from ett.piece_sums import effective_rank_ns, measure_by_reason, num_replayed_steps
 from ett.rank_timeline import Piece
+from ett.recompilations import Recompilations, recompilations, recompilations_json
 
 # A running job's step in progress is always outside: only a share that matters is worth a line.
 WORTH_A_WARNING = 0.01
@@ -43,6 +44,7 @@ class Report:
     at_risk_ns: int
     at_risk_remote_ns: int
     num_replayed_steps: int
+    recompilations: Recompilations
     num_attempts: int
     num_ranks: int
     clock_uncertainty_ns: int | None
@@ -99,6 +101,7 @@ def build_report(account: JobAccount, window: Interval | None = None, exclude: I
         at_risk_ns=sum(measure_by_reason(account.at_risk, kept).values()),
         at_risk_remote_ns=sum(measure_by_reason(account.at_risk_remote, kept).values()),
         num_replayed_steps=num_replayed_steps(account.pieces, kept),
+        recompilations=recompilations(account, kept),
         num_attempts=sum(t.attempt.start_ns is not None for t in account.timelines),
         num_ranks=max((world_of(t) for t in account.timelines), default=0),
         clock_uncertainty_ns=account.clocks.uncertainty_ns,
@@ -125,6 +128,7 @@ def empty_report() -> Report:
         at_risk_ns=0,
         at_risk_remote_ns=0,
         num_replayed_steps=0,
+        recompilations=Recompilations(),
         num_attempts=0,
         num_ranks=0,
         clock_uncertainty_ns=0,
@@ -181,6 +185,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "at_risk_s": report.at_risk_ns / NS,
         "at_risk_remote_s": report.at_risk_remote_ns / NS,
         "clock_uncertainty_s": None if uncertainty_ns is None else uncertainty_ns / NS,
+        "recompilations": recompilations_json(report.recompilations),
         "flags": list(report.flags),
     }
     return {"schema": "ett.report/v1", "data": data, "warnings": list(report.warnings)}

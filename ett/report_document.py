@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ett.attribution import Attribution
 from ett.event_schema import COMPONENTS, Component
 from ett.report import Report
-from ett.report_text import count, duration, share
+from ett.report_text import count, duration, recompilation_line, share
 from ett.roll_up import RollUp, Row, reason_name
 from ett.site import Site
 
@@ -59,7 +59,7 @@ def job_document(report: Report, views: Attribution, site: Site, fixes: str) -> 
         facts=tuple(facts),
         bars=(Bar(label=report.job or "(no job)", ns=report.ns),),
         tables=(component_table(report, views, site), caused_table(views)),
-        notes=tuple(line for line in (*caused_lines(views), fixes) if line),
+        notes=tuple(line for line in (*caused_lines(views), fixes, recompilation_line(report.recompilations)) if line),
         warnings=report.warnings,
     )
 

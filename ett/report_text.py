@@ -7,6 +7,7 @@ from datetime import datetime
 
 from ett.event_schema import COMPONENTS, NS, Component
 from ett.interruptions import FailureClass
+from ett.recompilations import Recompilations
 from ett.report import Report
 
 _BAR_CELLS = 64
@@ -60,6 +61,8 @@ def render(
     if report.num_replayed_steps:
         replayed = duration(report.detail_ns["wasted.replay"])
         lines.append(f"replayed {count(report.num_replayed_steps, 'step')} ({replayed}) over data already learned from")
+    if recompiled := recompilation_line(report.recompilations):
+        lines.append(recompiled)
     if report.state_word in ("running", "lost"):
         remote = f", the loss of a host {duration(report.at_risk_remote_ns)}"
         remote = remote if report.at_risk_remote_ns != report.at_risk_ns else ""
@@ -67,6 +70,18 @@ def render(
     lines += [f"flagged {flag}: {_FLAGS[flag]}" for flag in report.flags if flag in _FLAGS]
     lines.append(_window_line(report))
     return "\n".join(lines)
+
+
+def recompilation_line(found: Recompilations) -> str:
+    """Return "recompiled 3 times after the first step (2.1s): …" with the guard that failed most; "" for none."""
+    if not found.count:
+        return ""
+    where = f" on {found.num_ranks} ranks" if found.num_ranks > 1 else ""
+    longest = duration(found.longest_s * NS) + (" on the slowest" if found.num_ranks > 1 else "")
+    worst = found.guards[0]
+    share = "" if worst.times == found.count else f", {worst.times} of them"
+    why = f": {worst.guard}, in {worst.code}{share}" if worst.guard else ""
+    return f"recompiled {count(found.count, 'time')} after the first step{where} ({longest}){why}"
 
 
 def duration(ns: float) -> str:

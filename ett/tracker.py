@@ -121,6 +121,11 @@ class Run:
         return 0 if self._writer is None else self._writer.dropped
 
     @property
+    def has_stepped(self) -> bool:
+        """True once this process has completed a step; in a later generation: once it has again."""
+        return self._last_step_end_ns is not None
+
+    @property
     def stop_requested(self) -> bool:
         """True once this process got SIGTERM: save and end.
 

@@ -12,6 +12,7 @@ from ett.restart import AttemptFacts
 
 # Once may be chance (the port, the memory of the one that died), a second time the device or its host's memory is bad.
 FAILED_STARTS = 2
+_MOST_COMPILE_WORKERS = 32  # torch's own limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,14 @@ class World:
             "ROLE_WORLD_SIZE": size,
             "LOCAL_WORLD_SIZE": size,
         }
+
+
+def compile_workers(num_cores: int, num_ranks: int) -> int:
+    """Return how many processes each of a host's ranks may compile in: all of them begin at the same moment.
+
+    torch gives each rank as many as there are cores, 32 at most.
+    """
+    return max(1, min(_MOST_COMPILE_WORKERS, num_cores // num_ranks))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ from importlib import import_module
 
 from ett.checkpoint.commit_choice import Planned, plan_ahead
 from ett.errors import UsageError
+from ett.hooks.recompiles import RecompileWatch
 from ett.recovery.startup import Node, Startup
 from ett.tracker import Run
 from ett.trainer.compile_plan import FetchedCode, fetch_compiled
@@ -44,7 +45,7 @@ def begin(run: Run, environ: Mapping[str, str]) -> Begun:
     imports = startup.add("imports", _import_worker, on_main_thread=True)
     if recipe.compile.dense:
         imports = startup.add(
-            "compiler_imports", _import_compiler, after=[imports], span="compile", on_main_thread=True
+            "compiler_imports", lambda: _import_compiler(run), after=[imports], span="compile", on_main_thread=True
         )
     startup.run(until=imports)
     return Begun(startup, imports, planned, fetched)
@@ -59,8 +60,9 @@ def _import_worker() -> None:
     _import(_WORKER)
 
 
-def _import_compiler() -> None:
+def _import_compiler(run: Run) -> None:
     _import("torch._dynamo", "torch._inductor.compile_fx")
+    RecompileWatch(run).install(import_module("torch._dynamo"))
 
 
 def _import(*modules: str) -> None:

@@ -22,6 +22,7 @@ from ett.collector.job_moments import Moment, moments_of
 from ett.event_schema import NS
 from ett.interval_set import Interval, length, measure, union
 from ett.job_state import state_of
+from ett.recompilations import recompilations
 from ett.report import world_of
 from ett.site import Site
 
@@ -162,6 +163,7 @@ def _amounts(account: JobAccount, window: Interval, site: Site) -> dict[Key, int
     sums.update(_restarts(account, window[1]))
     sums.update(_checkpoints(account))
     sums.update(_examples(account))
+    sums[(names.RECOMPILES.prometheus,)] += recompilations(account, kept).count
     sums[names.CLIENT_DROPPED.prometheus, "queue"] += account.problems.dropped_records
     return {key: value for key, value in sums.items() if value}
 

@@ -11,6 +11,7 @@ HOOKS: dict[str, str] = {
     "process_group": "span `process_group`: torch.distributed.init_process_group",
     "model_build": "span `model_build`: modules that move to a device before the first step",
     "compile": "span `compile`: torch.compile, recompiles and backward graphs included",
+    "recompiles": "records `recompile`: what torch compiles again after the first step, and the guard that failed",
     "steps": "step records: torch.optim.Optimizer.step",
     "samples": "samples of a step: batches of torch.utils.data.DataLoader",
     "data": "spans `data_warmup` and `data_stall`: waiting for a batch",

@@ -17,6 +17,7 @@ STANDS_DOWN_FOR: dict[str, tuple[str, ...]] = {
     "process_group": ("span process_group",),
     "model_build": ("span model_build",),
     "compile": ("span compile",),
+    "recompiles": (),  # a program does not say why torch compiles again
     "steps": ("step",),
     "samples": ("step",),
     "data": ("step", "span data_stall"),

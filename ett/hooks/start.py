@@ -15,6 +15,7 @@ from ett.hooks.load_hook import LoadHook
 from ett.hooks.module_watch import ModuleWatch
 from ett.hooks.positions import Positions
 from ett.hooks.program_end import ProgramEnd
+from ett.hooks.recompiles import RecompileWatch
 from ett.hooks.save_hook import SaveHook
 from ett.hooks.saved_files import SavedFiles
 from ett.hooks.session import HookSession
@@ -55,4 +56,5 @@ def start(environ: Mapping[str, str]) -> None:
     watch.when_imported("accelerate.data_loader", AccelerateHook(batches).install)
     watch.when_imported("transformers.trainer", TrainerHook(session, steps, batches, saves, loads).install)
     watch.when_imported("torch._dynamo", start_up.imported_late)
+    watch.when_imported("torch._dynamo", RecompileWatch(run, lambda: session.is_on("recompiles")).install)
     watch.install()

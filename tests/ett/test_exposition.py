@@ -59,7 +59,10 @@ def full_figures(value: int) -> JobFigures:
         amounts[names.RESTART_COST.prometheus, reason, "runtime"] = value
     for phase in PHASES:
         amounts[names.SUBCOMPONENT_RANK_TIME.prometheus, "wasted", phase] = value
-    amounts |= {(metric.prometheus,): value for metric in (names.WALL_RANK_TIME, names.EXAMPLES, names.EXAMPLES_REDONE)}
+    amounts |= {
+        (metric.prometheus,): value
+        for metric in (names.WALL_RANK_TIME, names.EXAMPLES, names.EXAMPLES_REDONE, names.RECOMPILES)
+    }
     moments = {
         f"{metric.prometheus} {label}": [Moment(metric.prometheus, (label,), value)]
         for metric, values in (

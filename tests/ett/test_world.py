@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ett.restart import AttemptFacts
-from ett.world import Places, World, places_after
+from ett.world import Places, World, compile_workers, places_after
 
 
 def test_ranks_are_dense_and_a_place_keeps_its_local_rank() -> None:
@@ -18,6 +18,13 @@ def test_ranks_are_dense_and_a_place_keeps_its_local_rank() -> None:
         "ROLE_WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
     }
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "num_ranks", "workers"), [(16, 1, 16), (16, 8, 2), (128, 8, 16), (2, 8, 1), (1, 1, 1), (256, 2, 32)]
+)
+def test_ranks_of_a_host_share_its_cores_when_they_compile(num_cores: int, num_ranks: int, workers: int) -> None:
+    assert compile_workers(num_cores, num_ranks) == workers
 
 
 def places(*lives: AttemptFacts, fewest: int = 1) -> Places:

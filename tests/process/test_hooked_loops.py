@@ -343,6 +343,9 @@ def test_graphs_backward_graphs_and_recompiles_are_compilation(tmp_path: Path) -
     assert kinds[:3] == ["dynamo", "lazy_backward", "dynamo"]  # the first graph, its backward, the second size
     assert kinds[-2:] == ["dynamo", "lazy_backward"]  # after a reset, which forgets all callbacks
     assert names(program).count("compile") == len(kinds)
+    (again,) = program.records("recompile")
+    assert "size mismatch at index 0. expected 16, actual 8" in again.data["guard"]
+    assert "program.py" in again.data["code"]  # the layer is torch's own
 
 
 def test_a_program_that_does_not_compile_has_no_compiler_in_it(tmp_path: Path) -> None:
