@@ -159,7 +159,13 @@ def prepare_folder(store: Store) -> None:
     Every guarantee of a commit rests on the store's refusal to give a name twice.
     Raises: ConfigError: the store lets a second writer replace what exists.
     """
-    fields: dict[str, Any] = {"format": "rckpt", "document": "folder", "major": MAJOR, "minor": MINOR}
+    create_format(store, "rckpt", (MAJOR, MINOR))
+
+
+def create_format(store: Store, form: str, version: tuple[int, int]) -> None:
+    """As `prepare_folder`, of a folder of any format."""
+    major, minor = version
+    fields: dict[str, Any] = {"format": form, "document": "folder", "major": major, "minor": minor}
     for _ in range(2):  # a folder that is not new refuses the first already
         try:
             store.create(FORMAT_NAME, seal({**fields, "store_id": uuid.uuid4().hex}))
@@ -168,7 +174,7 @@ def prepare_folder(store: Store) -> None:
     raise ConfigError(
         f"{store.uri} lets a second writer replace what exists: two processes could commit under one number",
         expected="a store that refuses a name that is taken: a local file system, S3, GCS, Azure",
-        do="set checkpoint.uri to another store",
+        do="set checkpoint.uri to another store" if form == "rckpt" else "name another store",
         code="F007",
     )
 

@@ -48,34 +48,48 @@ class TensorSpec:
         return ITEM_BYTES[self.dtype] * math.prod(self.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """head: all that stands before the tensors. starts: of each tensor after it, in the order in which they stand."""
+
+    head: bytes
+    starts: dict[str, int]
+    num_bytes: int  # of the tensors
+
+
+def layout_of(tensors: Sequence[TensorSpec], metadata: Mapping[str, str]) -> Layout:
+    """Lay a file out. Raises: ConfigError: a type that the format does not have."""
+    starts: dict[str, int] = {}
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    # The widest elements first, so that every tensor is aligned to its own.
+    for tensor in sorted(tensors, key=lambda tensor: -ITEM_BYTES[tensor.dtype]):
+        if tensor.dtype not in _DTYPES:
+            raise ConfigError(
+                f"{tensor.name} is {tensor.dtype}, which safetensors does not have",
+                expected=f"one of {', '.join(_DTYPES)}",
+                do="export with --format checkpoint",
+            )
+        starts[tensor.name], start = end, end
+        end += tensor.num_bytes
+        header[tensor.name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return Layout(len(text).to_bytes(8, "little") + text, starts, end)
+
+
 class SafetensorsFile:
     def __init__(self, path: Path, tensors: Sequence[TensorSpec], metadata: Mapping[str, str]) -> None:
         """Create the file with all its room. Raises: ConfigError: a type that the format does not have."""
-        self._starts: dict[str, int] = {}
-        header: dict[str, object] = {"__metadata__": dict(metadata)}
-        end = 0
-        # The widest elements first, so that every tensor is aligned to its own.
-        for tensor in sorted(tensors, key=lambda tensor: -ITEM_BYTES[tensor.dtype]):
-            if tensor.dtype not in _DTYPES:
-                raise ConfigError(
-                    f"{tensor.name} is {tensor.dtype}, which safetensors does not have",
-                    expected=f"one of {', '.join(_DTYPES)}",
-                    do="export with --format checkpoint",
-                )
-            self._starts[tensor.name], start = end, end
-            end += tensor.num_bytes
-            offsets = [start, end]
-            header[tensor.name] = {
-                "dtype": _DTYPES[tensor.dtype],
-                "shape": list(tensor.shape),
-                "data_offsets": offsets,
-            }
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        self._data = 8 + len(text)
+        layout = layout_of(tensors, metadata)
+        self._starts, self._data = layout.starts, len(layout.head)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self._file, self._data + end)
-        self._write_at(0, memoryview(len(text).to_bytes(8, "little") + text))
+        os.ftruncate(self._file, self._data + layout.num_bytes)
+        self._write_at(0, memoryview(layout.head))
 
     def write(self, name: str, offset: int, data: Bytes) -> None:
         """Write contiguous bytes of a tensor from its byte `offset` on; by several threads at a time."""

@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "ingest": ("ett.store.ingest_cli:command", "Take jobs' logs into the job store: only what is new."),
     "launch": ("ett.launch:command", "Run a recipe, a script or a command under the supervisor."),
     "ls": ("ett.job_list:command", "List jobs, newest first."),
+    "publish": ("ett.checkpoint.publish_cli:command", "Make a serving artefact of a checkpoint, without the job."),
     "report": ("ett.report_cli:command", "Say where every second of a job went."),
     "sync": ("ett.collector.sync_cli:command", "Send event logs to a collector, at least once."),
     "timeline": ("ett.timeline_cli:command", "Draw a job's attempts on one time axis, as text, SVG or trace."),

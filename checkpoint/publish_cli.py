@@ -1,0 +1,209 @@
+"""`ett publish`: a serving artefact of a committed checkpoint, without the job or a GPU; and which there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ett.checkpoint.artefact_folder import check_whole
+from ett.checkpoint.buffer_pool import BufferPool
+from ett.checkpoint.cli_output import as_json_option, cell, open_store_of, print_json, print_table, target_argument
+from ett.checkpoint.progress import progress
+from ett.checkpoint.publication import Publication
+from ett.checkpoint.publication_log import PublicationLog
+from ett.checkpoint.publish import (
+    Published,
+    PublishPlan,
+    named_commit,
+    plan_publish,
+    publish,
+    publish_newest_whole,
+    unfinished,
+)
+from ett.checkpoint.publish_settings import Pruning, PublishSettings
+from ett.checkpoint.restore_checks import check_size
+from ett.checkpoint.store import Store, open_store
+from ett.errors import CorruptState, UsageError
+
+_COLUMNS = ("number", "kind", "job", "step", "seq", "rows", "bytes", "weight_bits", "created", "key")
+
+
+class _PublishGroup(click.Group):
+    """`ett publish JOB` is `ett publish commit JOB`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
+            args = ["commit", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_PublishGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Make a serving artefact of a committed checkpoint, without the job and without a GPU.
+
+    `ett publish JOB|URI --to DIR|URL` is short for `ett publish commit …`; a job named status is reached by that.
+    """
+
+
+@command.command("commit", short_help="Publish one commit of JOB|URI.")
+@target_argument
+@click.option("--to", metavar="DIR|URL", required=True, help="A folder of publications, of any store; made if need be.")
+@click.option("--step", type=int, help="The commit of this step; else the newest that verifies.")
+@click.option("--commit", "seq", type=int, help="The commit of this number.")
+@click.option("--tables", metavar="NAME,…", default="", help="Only these tables; else all.")
+@click.option("--quantise", type=click.Choice(["8", "4"]), help="Weights in so many bits, row by row; lossy.")
+@click.option("--min-updates", type=click.IntRange(min=1), help="Leave out rows that were updated less often.")
+@click.option("--max-age", type=click.IntRange(min=1), help="Leave out rows not updated in the table's last N updates.")
+@click.option("--plan", "is_plan", is_flag=True, help="Only say what would be written.")
+@click.option("--verify", is_flag=True, help="Read what is published already, and make anew what is damaged.")
+@as_json_option
+def commit_command(
+    target: str,
+    *,
+    to: str,
+    step: int | None,
+    seq: int | None,
+    tables: str,
+    quantise: str | None,
+    min_updates: int | None,
+    max_age: int | None,
+    is_plan: bool,
+    verify: bool,
+    as_json: bool,
+) -> None:
+    """Write the tables' rows without optimizer states, the model's dense tensors and a manifest under --to.
+
+    Every byte is verified on the way, and the commit is held meanwhile. The artefact exists when its manifest does,
+    which is written last. Run again after whatever failed: files that are whole are not made again, and what is
+    published already is only named.
+
+    Exit code 0: published, now or before. 3: the settings do not fit a table. 8: the named commit is damaged. 10, 122:
+    there is no checkpoint, or none that verifies.
+    """
+    if step is not None and seq is not None:
+        raise UsageError("--step and --commit name two commits", expected="one of the two")
+    settings = PublishSettings(
+        tables=tuple(name for name in tables.split(",") if name),
+        bits=int(quantise or 0),
+        pruning=Pruning(min_updates=min_updates or 0, max_age_updates=max_age or 0),
+    )
+    store, place, watch = open_store_of(target), open_store(to), progress(as_json)
+    if is_plan:
+        _show_plan(plan_publish(named_commit(store, step, seq), place, settings), place, as_json)
+    elif step is None and seq is None:
+        _show(publish_newest_whole(store, place, settings, verify=verify, watch=watch), place, as_json)
+    else:
+        commit = named_commit(store, step, seq)
+        _show(publish(store, commit, place, settings, verify=verify, watch=watch), place, as_json)
+
+
+@command.command("status", short_help="List the publications of a folder, and what was begun and not ended.")
+@click.argument("place", metavar="DIR|URL")
+@click.option("--verify", is_flag=True, help="Read every byte of every artefact.")
+@as_json_option
+def status_command(place: str, *, verify: bool, as_json: bool) -> None:
+    """List the publications under DIR|URL, newest first: the first is the one to serve.
+
+    Exit code 8: a manifest or a file is damaged or missing.
+    """
+    store = open_store(place)
+    publications, damaged = PublicationLog(store).read_all()
+    problems = [err.fact for err in damaged.values()]
+    problems += [problem for publication in publications for problem in _problems(store, publication, verify)]
+    begun = unfinished(store)
+    rows = [publication_facts(publication) for publication in publications]
+    if as_json:
+        print_json("publish_status", {"uri": store.uri, "publications": rows, "unfinished": begun}, problems)
+    elif rows:
+        print_table(_COLUMNS, [[cell(row[column]) for column in _COLUMNS] for row in rows])
+    else:
+        click.echo(f"nothing is published under {store.uri}")
+    for folder in () if as_json else begun:
+        click.echo(f"not ended: {folder['key']}, {folder['files']} files of {folder['bytes']:,} bytes: publish again")
+    if problems:
+        raise CorruptState(
+            f"{len(problems)} files are damaged; first: {problems[0]}",
+            do="publish the commit again, with --verify: what is damaged is made anew; meanwhile serve an older one",
+        )
+
+
+def publication_facts(publication: Publication) -> dict[str, Any]:
+    lineage = publication.lineage
+    return {
+        "number": publication.number,
+        "key": publication.key,
+        "kind": publication.kind,
+        "created": publication.created,
+        "job": lineage.job,
+        "step": lineage.step,
+        "seq": lineage.seq,
+        "cursor": lineage.cursor,
+        "ckpt_uuid": lineage.ckpt_uuid,
+        "rows": sum(table.num_rows for table in publication.tables),
+        "pruned": sum(table.num_pruned for table in publication.tables),
+        "files": len(publication.stored_files()),
+        "bytes": publication.num_bytes,
+        "weight_bits": max((table.weight_bits for table in publication.tables), default=0),
+        "tables": [table.name for table in publication.tables],
+    }
+
+
+def _problems(store: Store, publication: Publication, verify: bool) -> list[str]:
+    found, buffers = [], BufferPool()
+    for stored in publication.stored_files():
+        try:
+            check_whole(store, stored, buffers) if verify else check_size(store, stored)
+        except CorruptState as err:
+            found.append(f"publication {publication.number}: {err.fact}")
+    return found
+
+
+def _show_plan(plan: PublishPlan, to: Store, as_json: bool) -> None:
+    tables = [table.spec.name for table in plan.settings.chosen(plan.commit)]
+    facts = {
+        "to": to.uri,
+        "key": plan.key,
+        "kind": plan.kind,
+        "step": plan.commit.step,
+        "seq": plan.commit.seq,
+        "tables": tables,
+        "bytes": plan.num_bytes,
+        "parts_there": plan.num_parts,
+        "done": None if plan.done is None else plan.done.number,
+    }
+    if as_json:
+        print_json("publish_plan", facts, [])
+        return
+    click.echo(
+        f"commit {plan.commit.seq} of step {plan.commit.step}: {', '.join(tables)}, about {plan.num_bytes:,} "
+        f"bytes of rows and ids, and the dense tensors, to {to.uri}"
+    )
+    if plan.done is not None:
+        click.echo(f"it is there already, as publication {plan.done.number}")
+    elif plan.num_parts:
+        click.echo(f"{plan.num_parts} files are there, left by an earlier attempt")
+
+
+def _show(done: Published, to: Store, as_json: bool) -> None:
+    facts = {
+        "to": to.uri,
+        **publication_facts(done.publication),
+        "was_done": done.was_done,
+        "files_reused": done.num_reused,
+        "files_written": done.num_written,
+        "fallback_from": done.fallback_from,
+    }
+    warnings = []
+    if done.fallback_from is not None:
+        warnings.append(f"commit {done.fallback_from}, the newest, does not verify: commit {facts['seq']} is published")
+    if as_json:
+        print_json("publish", facts, warnings)
+        return
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    how = "was there already" if done.was_done else f"{done.num_written} files written, {done.num_reused} were there"
+    click.echo(
+        f"{to.uri}: publication {facts['number']}, commit {facts['seq']} of step {facts['step']}, {facts['rows']:,} "
+        f"rows, {facts['bytes']:,} bytes in {facts['files']} files; {how}"
+    )
