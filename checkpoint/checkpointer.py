@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,20 +151,30 @@ class Checkpointer:
                     expected="the folder that the job saved to: training never starts over by itself",
                     do="put it back or correct checkpoint.uri; to start over: --resume never",
                 )
+            if restored is None:
+                self._tables.forget_kept()
             source = self._source if restored is None and word == "auto" else None
             taken = None if source is None else self._take_over(source)
             read_s = (self._place.clock.mono_ns() - began_ns) / 1e9
             self._epoch = self._places.open_epoch(restored.commit if restored else None)
-            self._begin(restored.commit if restored else None, read_s)
+            self._begin(restored, read_s)
         if taken is not None and source is not None:
             self._say_restored(taken.commit, taken.step, taken.cursor)
             return RestoredPosition(step=taken.step, cursor=taken.cursor, seq=taken.commit.seq, source=source.where)
         if restored is None:
             self._due.start(0)
             return None
-        commit = restored.commit
-        log.info("restored step %d from commit %d of %s", commit.step, commit.seq, self._places.reading.store.uri)
-        self._say_restored(commit, commit.step, commit.cursor, restored.fallback_from)
+        commit, loaded = restored.commit, restored.loaded
+        log.info(
+            "restored step %d from commit %d of %s: read %.1f MB of rows, kept %.1f MB%s",
+            commit.step,
+            commit.seq,
+            self._places.reading.store.uri,
+            loaded.read_bytes / 1e6,
+            loaded.kept_bytes / 1e6,
+            "".join(f"; whole: {why}" for why in loaded.not_kept),
+        )
+        self._say_restored(commit, commit.step, commit.cursor, restored)
         return RestoredPosition(
             step=commit.step, cursor=commit.cursor, seq=commit.seq, fallback_from=restored.fallback_from
         )
@@ -178,14 +188,22 @@ class Checkpointer:
 
         return take_over(self._places.reading, self._state, source, self._config.migrate)
 
-    def _say_restored(self, commit: Commit, step: int, cursor: int, fallback_from: int | None = None) -> None:
+    def _say_restored(self, commit: Commit, step: int, cursor: int, restored: Restored | None = None) -> None:
+        """Args: restored: None where the commit is another job's."""
         self._due.start(step)
+        fallback_from = None if restored is None else restored.fallback_from
+        told: dict[str, Any] = {}
+        if restored is not None:
+            loaded = restored.loaded
+            told = {"scope": loaded.scope, "read_bytes": loaded.read_bytes, "kept_bytes": loaded.kept_bytes}
+            told |= {"not_kept": list(loaded.not_kept)} if loaded.not_kept else {}
         self._place.run.restored(
             step,
             cursor,
             ckpt_id=commit.ckpt_uuid,
             fallback_from=None if fallback_from is None else str(fallback_from),
             verified=True,
+            **told,
         )
 
     def step(self, step: int, cursor: int) -> Commit | None:
@@ -353,14 +371,18 @@ class Checkpointer:
         told = {"id": commit.ckpt_uuid, "step": commit.step, "policy": commit.policy, "over_budget": is_over}
         self._place.run.emit("ckpt_detail", **told, **replace(facts, stall_s=round(stall_s, 6)).flat())
 
-    def _begin(self, restored: Commit | None, read_s: float = 0.0) -> None:
+    def _begin(self, restored: Restored | None, read_s: float = 0.0) -> None:
         """Go on from a commit or a fresh start, and from what the job's log says of its failures; collective.
 
         Args: read_s: for how long the commit was restored.
         """
         failures = read_failures(self._place.run, self._place.ranks, self._place.clock)
-        self._due.know(failures, restored.stats if restored else {})
-        self._tables.begin(restored, failures, read_s)
+        if restored is None:
+            self._due.know(failures, {})
+            self._tables.begin(None, failures, read_s)
+            return
+        self._due.know(failures, restored.commit.stats)
+        self._tables.begin(restored.commit, failures, read_s, restored.loaded.own)
 
 
 def _resume_step(word: str) -> int | None:

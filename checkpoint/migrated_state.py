@@ -61,10 +61,10 @@ def take_over(place: SavePlace, state: TrainingState, source: Source, config: Mi
         on_rank_zero(place.ranks, hold)
         kept: list[Commit] = []
         gather_or_raise(place.ranks, lambda: kept.append(migrated.adapted(commit)))
-        bad = load_commit(reading, migrated, kept[0])
-    if bad is not None:
+        loaded = load_commit(reading, migrated, kept[0])
+    if isinstance(loaded, str):
         raise RestoreFailed(
-            f"{source.where} does not verify: {bad}",
+            f"{source.where} does not verify: {loaded}",
             expected="a commit whose files are whole",
             do="`ett checkpoint verify` shows the damage; begin with another step: --from JOB@STEP",
         )

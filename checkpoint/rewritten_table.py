@@ -95,5 +95,5 @@ def _read_back(store: Store, spec: TableSpec, files: tuple[TableFile, ...], buff
     everything = TableToRead(
         spec=spec, files=files, owned=lambda ids: np.ones(len(ids), np.bool_), take=lambda rows: None
     )
-    ((num_rows, digest),) = read_tables(store, [everything], buffers)
-    return num_rows, digest
+    (found,) = read_tables(store, [everything], buffers)
+    return found.num_rows, found.digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Any, Protocol
@@ -25,6 +26,9 @@ class RunRecord(Protocol):
         scope: str = "full",
         fallback_from: str | None = None,
         verified: bool = True,
+        read_bytes: int | None = None,
+        kept_bytes: int | None = None,
+        not_kept: Sequence[str] | None = None,
     ) -> None: ...
 
     def ckpt_begin(self, ckpt_id: str, step: int, cursor: int) -> None: ...

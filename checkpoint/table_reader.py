@@ -50,6 +50,15 @@ class TableToRead:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadTable:
+    """What was given away of a table. num_bytes: read for it, of rows."""
+
+    num_rows: int
+    digest: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Job:
     """Something of a file to read: first the file, then parts of its ids, then pieces of its rows."""
 
@@ -62,8 +71,8 @@ class _Job:
 
 def read_tables(
     store: Store, tables: Sequence[TableToRead], buffers: BufferPool, remote_reads: int = REMOTE_READS
-) -> list[tuple[int, str]]:
-    """Give the wanted rows of each table away, and return how many there were and their digest.
+) -> list[ReadTable]:
+    """Give the wanted rows of each table away.
 
     A block without a wanted row is skipped: what is not read here is read and verified by the rank that wants it, or
     is older than what is read.
@@ -101,20 +110,23 @@ def read_tables(
             pieces = pieces_of(segment, spec, file, job.ids, wanted, read_bytes=read_bytes)
             return Parts([replace(job, piece=piece) for piece in pieces])
 
-    def take(item: tuple[int, UncheckedRows]) -> tuple[int, int, int]:
+    def take(item: tuple[int, UncheckedRows]) -> tuple[int, int, int, int]:
         number, unchecked = item
+        num_bytes = sum(request.length for request in unchecked.piece.requests)
         with unchecked.lent:
             rows = unchecked.checked()
             words = digests[number].sum_of(rows.ids, rows.columns)
             tables[number].take(rows)
-            return number, len(rows.ids), words
+            return number, len(rows.ids), words, num_bytes
 
-    counts = [0] * len(tables)
+    counts, sizes = [0] * len(tables), [0] * len(tables)
     begun = (replace(job, known=known.pop(job.file.stored.path, None)) for job in jobs)
-    for number, num_rows, words in in_pipeline(begun, read, take, reads):
+    for number, num_rows, words, num_bytes in in_pipeline(begun, read, take, reads):
         counts[number] += num_rows
+        sizes[number] += num_bytes
         digests[number].value += words
-    return [(count, digest.hex) for count, digest in zip(counts, digests, strict=True)]
+    totals = zip(counts, digests, sizes, strict=True)
+    return [ReadTable(num_rows, digest.hex, num_bytes) for num_rows, digest, num_bytes in totals]
 
 
 def _changed_ids(store: Store, table: TableToRead, file: TableFile) -> tuple[Ids, Ids, Segment]:

@@ -74,7 +74,7 @@ def with_digests(store: Store, commit: Commit) -> Commit:
 def _load_table(store: Store, table: TableEntry, buffers: BufferPool) -> str:
     """Return the digest of a table's rows."""
     all_ids: list[Ids] = []
-    ((num_rows, digest),) = read_tables(
+    (found,) = read_tables(
         store,
         [
             TableToRead(
@@ -86,6 +86,7 @@ def _load_table(store: Store, table: TableEntry, buffers: BufferPool) -> str:
         ],
         buffers,
     )
+    num_rows, digest = found.num_rows, found.digest
     num_distinct = len(np.unique(np.concatenate([np.empty(0, np.int64), *all_ids])))
     if num_distinct != num_rows:
         raise CorruptState(f"table {table.spec.name} holds {num_rows - num_distinct} ids more than once")

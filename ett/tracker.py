@@ -206,12 +206,22 @@ class Run:
         scope: str = "full",
         fallback_from: str | None = None,
         verified: bool = True,
+        read_bytes: int | None = None,
+        kept_bytes: int | None = None,
+        not_kept: Sequence[str] | None = None,
     ) -> None:
-        """Say that the state of `step`, after `cursor` samples of all ranks, is loaded; every rank calls it."""
+        """Say that the state of `step`, after `cursor` samples of all ranks, is loaded; every rank calls it.
+
+        Args:
+            scope: "partial" where some rows had stayed in memory, and were not read.
+            read_bytes, kept_bytes: of all ranks' rows, those that were read and that had stayed.
+            not_kept: tables with rows in memory that were read whole all the same, and why.
+        """
         self.said.add("restored")
         self.move_to(step, cursor)
         fields = {"step": step, "cursor": cursor, "scope": scope, "verified": verified}
-        self._emit_on_rank_0("restore", fields | _given(id=ckpt_id, fallback_from=fallback_from))
+        sizes = _given(read_bytes=read_bytes, kept_bytes=kept_bytes, not_kept=not_kept)
+        self._emit_on_rank_0("restore", fields | _given(id=ckpt_id, fallback_from=fallback_from) | sizes)
 
     def move_to(self, step: int, cursor: int) -> None:
         """Count on from `step` and `cursor` without a record of it."""

@@ -34,13 +34,15 @@ def _train(run: Run) -> int:
         # Before a thread needs them: two threads that import modules which import each other may see half of one.
         from ett.trainer.begun import Begun, begin
     begun = begin(run, os.environ)
-    from ett.trainer.worker import run_worker  # what begin() has imported
+    from ett.trainer.embedding.kept_tables import KeptTables  # what begin() has imported, too
+    from ett.trainer.worker import run_worker
 
+    kept = KeptTables()
     first: list[Begun] = [begun]
     del begun  # what a generation holds must be gone with it, its process group above all
 
     def train() -> int:
-        return run_worker(run, os.environ, first.pop() if first else None)
+        return run_worker(run, os.environ, first.pop() if first else None, kept)
 
     return ett.restartable(train)()
 

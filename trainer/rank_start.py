@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from ett.trainer.dense.device import dense_device
 from ett.trainer.dense.dlrm import Dlrm
 from ett.trainer.dense.recipe_model import RecipeModel, recipe_model
 from ett.trainer.embedding.job_tables import JobTables
+from ett.trainer.embedding.kept_tables import KeptTables
 from ett.trainer.embedding.table_config import EmbeddingBagConfig, PoolingType
 from ett.trainer.job_recipe import JobRecipe
 from ett.trainer.loop import Progress, TrainingStep
@@ -35,6 +37,7 @@ from ett.trainer.pipeline.prefetched_batches import PrefetchedBatches
 from ett.trainer.pipeline.stage_clock import StageClock
 from ett.trainer.progress import ProgressLines
 from ett.trainer.recipe_tables import recipe_tables
+from ett.trainer.sparse.embedding_shard import EmbeddingShard
 from ett.trainer.sparse.tiers.tiers import IN_MEMORY, RankPlace, Tiers, open_tiers
 
 CRITEO = DataConfig()
@@ -63,9 +66,17 @@ class RankStart:
         until_end: to be closed when training is over: closes what the start has opened.
     """
 
-    def __init__(self, run: Run, recipe: JobRecipe, environ: Mapping[str, str], begun: Begun | None) -> None:
-        """Args: begun: what main has started of it; None: nothing."""
+    def __init__(
+        self,
+        run: Run,
+        recipe: JobRecipe,
+        environ: Mapping[str, str],
+        begun: Begun | None,
+        kept: KeptTables | None = None,
+    ) -> None:
+        """Args: begun: what main has started of it; None: nothing. kept: tables of an earlier generation."""
         self._run, self._recipe, config = run, recipe, recipe.trainer
+        self._kept = KeptTables() if kept is None else kept
         assert run.job_dir is not None
         self._place = RankPlace(
             job_dir=run.job_dir, rank=int(environ.get("RANK", "0")), world_size=int(environ.get("WORLD_SIZE", "1"))
@@ -102,6 +113,11 @@ class RankStart:
         """Print an error that ends this rank, unless rank 0 says the same, see `say_once`."""
         say_once(err, self._run.rank, self._group.value[1] if self._group.is_done else None)
 
+    def keep_tables(self, ready: Ready) -> None:
+        """Leave the tables to the next generation, once nothing of this one touches them."""
+        if self._recipe.trainer.sparse.tier == "host":  # what other tiers hold goes with this generation
+            self._kept.keep(ready.training_step.model.ebc, self._place)
+
     def run(self) -> Ready:
         """Start this rank."""
         self._startup.run()
@@ -123,7 +139,8 @@ class RankStart:
     def _build(self, collectives: Collectives) -> RecipeModel:
         recipe = self._recipe
         tiers = self.until_end.enter_context(open_tiers(recipe.trainer.sparse, self._place))
-        model = build_model(recipe.trainer, collectives, tiers, recipe.data)
+        kept = self._kept.take(self._place)
+        model = build_model(recipe.trainer, collectives, tiers, recipe.data, kept)
         if recipe.compile.dense and isinstance(model, Dlrm):
             model.compile_for(compile_plan(recipe, self._place.world_size).num_examples)
         return model
@@ -166,9 +183,16 @@ class RankStart:
 
 
 def build_model(
-    config: TrainerConfig, collectives: Collectives, tiers: Tiers = IN_MEMORY, data: DataConfig = CRITEO
+    config: TrainerConfig,
+    collectives: Collectives,
+    tiers: Tiers = IN_MEMORY,
+    data: DataConfig = CRITEO,
+    kept: Mapping[str, EmbeddingShard] = MappingProxyType({}),
 ) -> RecipeModel:
-    """Return the model of a recipe with its initial weights, the same dense ones on every rank."""
+    """Return the model of a recipe with its initial weights, the same dense ones on every rank.
+
+    Args: kept: tables that are there already.
+    """
     named = recipe_tables(config.model, config.sparse, data.id_features)
     tables = [
         EmbeddingBagConfig(
@@ -181,7 +205,7 @@ def build_model(
         for table in named
     ]
     settings = {f"t_{table.name}": table.settings for table in named}
-    embeddings = JobTables(tables, settings, collectives, seed=config.train.seed, tiers=tiers)
+    embeddings = JobTables(tables, settings, collectives, seed=config.train.seed, tiers=tiers, kept=kept)
     return recipe_model(config, embeddings, num_dense=data.num_dense)
 
 

@@ -14,29 +14,32 @@ from ett.tracker import Run
 from ett.trainer.begun import Begun
 from ett.trainer.comm.process_group import leave_process_group
 from ett.trainer.config import TrainerConfig
+from ett.trainer.embedding.kept_tables import KeptTables
 from ett.trainer.evaluation import held_out_score
 from ett.trainer.job_recipe import read_recipe
 from ett.trainer.loop import TrainingLoop
 from ett.trainer.loss_log import LossLog, read_losses
 from ett.trainer.pipeline.stage_clock import write_trace
-from ett.trainer.rank_start import RankStart, Ready
+from ett.trainer.rank_start import RankStart
 
 PREEMPTED = 143
 METRICS, RESULT, TRACE = "metrics.jsonl", "result.json", "stages-rank{rank}.json"
 
 
-def run_worker(run: Run, environ: Mapping[str, str], begun: Begun | None = None) -> int:
+def run_worker(run: Run, environ: Mapping[str, str], begun: Begun | None = None, kept: KeptTables | None = None) -> int:
     """Train the job of `run` to its end or to an agreed stop, and return the process's exit code.
 
-    Args: begun: what main has started already; None: nothing, as in a later generation.
+    Args:
+        begun: what main has started already; None: nothing, as in a later generation.
+        kept: has the tables of an earlier generation, and is left those of this one; None: they go with it.
     """
     if run.job_dir is None:
         raise UsageError("this process belongs to no job", do="start workers by `ett launch RECIPE.toml`")
     recipe = read_recipe(run.job_dir / "recipe.json")
-    start = RankStart(run, recipe, environ, begun)
+    start = RankStart(run, recipe, environ, begun, kept)
     try:
         with start.until_end:
-            return _train_and_score(run, run.job_dir, recipe.trainer, start.run())
+            return _train_and_score(run, run.job_dir, recipe.trainer, start)
     except EttError as err:
         # torch keeps fully_shard's process groups for as long as the process lives.
         may_live_on = environ.get(FOLDER_VARIABLE) and recipe.trainer.dense.parallel != "fsdp"
@@ -49,7 +52,8 @@ def run_worker(run: Run, environ: Mapping[str, str], begun: Begun | None = None)
         leave_process_group()
 
 
-def _train_and_score(run: Run, job_dir: Path, config: TrainerConfig, ready: Ready) -> int:
+def _train_and_score(run: Run, job_dir: Path, config: TrainerConfig, start: RankStart) -> int:
+    ready = start.run()
     collectives, checkpointer, batches, lines = ready.collectives, ready.checkpointer, ready.batches, ready.lines
     metrics = job_dir / METRICS
     loop = TrainingLoop(
@@ -66,8 +70,10 @@ def _train_and_score(run: Run, job_dir: Path, config: TrainerConfig, ready: Read
     )
     try:
         end = loop.run_from(ready.start)
-    except EttError:
-        checkpointer.has_settled()  # its thread uses a process group that will be gone
+    except EttError as err:
+        # The thread of a save uses a process group that will be gone; the loop's own threads have ended.
+        if checkpointer.has_settled() and isinstance(err, LostPeer):
+            start.keep_tables(ready)
         raise
     if config.train.trace_batches:
         write_trace(batches.clock, job_dir / TRACE.format(rank=collectives.rank))

@@ -7,9 +7,10 @@ changes is written whole, every time, and while training waits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,9 +23,11 @@ from ett.checkpoint.capture.staging_pool import StagingPool
 from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.digest import combine
 from ett.checkpoint.failure_history import FailureHistory
+from ett.checkpoint.kept_rows import has_rows_of_a_commit
 from ett.checkpoint.policy.measured_rates import MeasuredRates
 from ett.checkpoint.policy.save_policy import Adaptive, Full, Policy
 from ett.checkpoint.policy.table_chain import END_OF_IDS, Decision, TableChain, decide, live_files
+from ett.checkpoint.policy.table_tracker import AsOf
 from ett.checkpoint.policy.tracked_rows import NO_IDS, TrackedRows
 from ett.checkpoint.ranks import Ranks, gather_or_raise
 from ett.checkpoint.segment import ALIGNMENT
@@ -79,8 +82,17 @@ class TableSaves:
         self._last_s = 0.0
         self._has_said_untracked = False
 
-    def begin(self, restored: Commit | None, failures: FailureHistory, read_s: float = 0.0) -> None:
-        """Follow the tables from their present state on: that of a commit, which took `read_s`, or of a fresh start."""
+    def begin(
+        self,
+        restored: Commit | None,
+        failures: FailureHistory,
+        read_s: float = 0.0,
+        own: Mapping[str, AsOf] = MappingProxyType({}),
+    ) -> None:
+        """Follow the tables from their present state on: that of a commit, which took `read_s`, or of a fresh start.
+
+        Args: own: what this rank has of each of the commit's tables.
+        """
         self._failures = failures
         if restored is not None:
             self._rates = self._rates.after_restore(num_bytes=restored.num_bytes, read_s=read_s)
@@ -94,7 +106,7 @@ class TableSaves:
             if not isinstance(shard, TrackedTable) or (self._pool is not None and not can_be_staged(spec)):
                 continue
             table = self._tracked[spec.name] = TrackedRows(spec, shard)
-            table.follow()
+            table.follow(own.get(spec.name))
         self._say_untracked()
         if restored is None:
             return
@@ -174,6 +186,8 @@ class TableSaves:
             num_rows = parts[0].num_rows if tracked is None else tracked.num_rows
             files = tuple(file for part in parts for file in part.files)
             digest = combine([part.digest for part in parts]) if is_whole else None
+            if tracked is not None:
+                tracked.digest = digest
             entries.append(TableEntry(spec=spec, num_rows=num_rows, digest=digest, files=files).as_json())
             num_hot = 0 if tracked is None or tracked.plan is None else len(tracked.plan.hot)
             shares.append([num_hot, num_rows])
@@ -205,7 +219,8 @@ class TableSaves:
             if tracked is not None and tracked.plan is not None:
                 tracked.chain = self._chain_after(tracked, number, shares, commit.seq)
                 with tracked.shard.lock:
-                    tracked.tracker.committed(tracked.plan.hot.slots)
+                    as_of = AsOf(commit.ckpt_uuid, tracked.num_rows, tracked.digest)
+                    tracked.tracker.committed(tracked.plan.hot.slots, as_of)
             self._live[table.spec.name] = table.files
         self._end()
         new = sum(f.stored.bytes for table in commit.tables for f in table.files if f.seq == commit.seq)
@@ -239,6 +254,16 @@ class TableSaves:
         for shard in self.state.shards.values():
             if isinstance(shard, TrackedTable):
                 shard.tracked_by.await_end()
+
+    def forget_kept(self) -> None:
+        """Have no rows in tables that have those of an earlier life of this process, which began with a commit.
+
+        For a fresh start: what else is in the tables is what the program has put there.
+        """
+        for shard in self.state.shards.values():
+            if has_rows_of_a_commit(shard):
+                shard.begin_import(0)
+                shard.end_import()
 
     def touched(self, name: str, ids: Ids | None) -> None:
         """See `TrackedTable.touched`; a table that is not tracked is written whole in any case."""

@@ -42,6 +42,18 @@ class Changes:
     num_updated: int
 
 
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """The commit that has this rank's rows as they are, but for those that are marked as changed.
+
+    num_rows, digest: of this rank's part of the table there; None: the commit has no digest of it.
+    """
+
+    ckpt_uuid: str
+    num_rows: int
+    digest: str | None
+
+
 @dataclass(slots=True)
 class _InFlight:
     """What was taken for a checkpoint that has neither been committed nor given up."""
@@ -91,6 +103,7 @@ class TableTracker:
         self._in_flight: _InFlight | None = None
         self._ended = threading.Condition(self._lock)  # what was in flight
         self._coming: deque[Ids] = deque(maxlen=_BATCHES_AHEAD)
+        self.as_of: AsOf | None = None  # None: nobody knows what has changed since any commit
 
     def grow(self, num_slots: int) -> None:
         with self._lock:
@@ -101,12 +114,13 @@ class TableTracker:
             self._in_hot.grow(num_slots)
             self._count(lambda: self.counter.grow(num_slots))
 
-    def restored(self, num_rows: int, in_hot: Slots) -> None:
+    def restored(self, num_rows: int, in_hot: Slots, as_of: AsOf | None = None) -> None:
         """Begin after a restore: rows are as their files have them.
 
         Args: in_hot: slots of the rows that were read from hot files; the next hot files must hold them, too.
         """
         with self._lock:
+            self.as_of = as_of
             self.counter.inserted(num_rows)
             self._in_hot.mark(in_hot)
 
@@ -216,12 +230,18 @@ class TableTracker:
         if capture := self._capture:
             capture.want_only(wanted)
 
-    def committed(self, hot: Slots) -> None:
+    def changed(self) -> Slots | None:
+        """Return the slots of the rows that have changed since `as_of`, ascending; None while a checkpoint has them."""
+        with self._lock:
+            return None if self._in_flight else self._dirty.slots()
+
+    def committed(self, hot: Slots, as_of: AsOf | None = None) -> None:
         """Forget what was taken: it is in a commit, whose hot files hold the rows of `hot` (slots at `freeze`)."""
         in_hot = RowMap(self._num_slots)
         in_hot.mark(hot)
         with self._lock:
             taken, self._in_flight = self._taken(), None
+            self.as_of = as_of
             if taken.capture:
                 taken.capture.close()
             in_hot.grow(self._num_slots)

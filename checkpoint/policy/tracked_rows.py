@@ -12,7 +12,7 @@ from ett.checkpoint.capture.row_capture import RowCapture
 from ett.checkpoint.policy.row_map import RowMap
 from ett.checkpoint.policy.table_chain import Decision, TableChain
 from ett.checkpoint.policy.table_plan import TablePlan, plan_table
-from ett.checkpoint.policy.table_tracker import Changes, TableTracker
+from ett.checkpoint.policy.table_tracker import AsOf, Changes, TableTracker
 from ett.checkpoint.stall_budget import Patience
 from ett.checkpoint.table_segments import Ids, TableSpec
 from ett.checkpoint.tracked_table import Slots, TrackedTable
@@ -31,6 +31,7 @@ class TrackedRows:
     chain: TableChain = field(default_factory=TableChain)
     kept_hot_seq: int = 0  # hot files up to it are of an earlier life, whose hot rows nobody knows any more
     num_rows: int = 0  # when it was frozen
+    digest: str | None = None  # of all of them, once they are written; None: some are not
     capture: RowCapture | DeviceCapture | None = None
     boundary: BoundaryRows | None = None  # of a table that knows by itself what has changed, until it was asked
     changes: Changes | None = None
@@ -47,7 +48,7 @@ class TrackedRows:
         """Whether every row goes into a base."""
         return self.decision is not None and len(self.decision.base) == self.chain.num_parts
 
-    def follow(self) -> None:
+    def follow(self, as_of: AsOf | None = None) -> None:
         """Be told of all changes from now on, of rows that are as they were committed.
 
         Another Checkpointer that saves the table, and would be told no more, is waited for.
@@ -55,7 +56,7 @@ class TrackedRows:
         self.shard.tracked_by.await_end()
         self.tracker = TableTracker()
         self.shard.track(self.tracker)
-        self.tracker.restored(self.shard.num_tracked_rows(), NO_IDS)
+        self.tracker.restored(self.shard.num_tracked_rows(), NO_IDS, as_of)
 
     def freeze(self, capture: RowCapture | None) -> None:
         self.capture = capture

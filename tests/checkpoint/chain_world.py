@@ -136,8 +136,8 @@ def read_chain(folder: Path, files: list[TableFile], rank: int = 0, world_size: 
             found[row_id] = tuple(column[n].tobytes() for column in rows.columns)
 
     table = TableToRead(spec=SPEC, files=tuple(files), owned=lambda ids: ids % world_size == rank, take=take)
-    ((num_rows, digest),) = read_tables(LocalStore(folder), [table], BufferPool())
-    return found, num_rows, digest
+    (read,) = read_tables(LocalStore(folder), [table], BufferPool())
+    return found, read.num_rows, read.digest
 
 
 def commit_of(world: ChainWorld) -> Commit:

@@ -96,8 +96,8 @@ def read(world: ChainWorld, store: Store, reads: int, rank: int = 0, world_size:
             found[row_id] = tuple(column[n].tobytes() for column in rows.columns)
 
     table = TableToRead(spec=SPEC, files=tuple(world.live), owned=lambda ids: ids % world_size == rank, take=take)
-    ((num_rows, digest),) = read_tables(store, [table], BufferPool(), reads)
-    return found, num_rows, digest
+    (read,) = read_tables(store, [table], BufferPool(), reads)
+    return found, read.num_rows, read.digest
 
 
 @pytest.mark.parametrize("seed", range(4))

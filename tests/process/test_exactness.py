@@ -205,6 +205,8 @@ def test_ranks_that_outlive_another_one_end_with_the_same_bits(
         (0, JobFolder(job.job_dir).read_workers(1)[0].pid)
     }
     assert len({r.pid for r in job.records("step")}) == 3  # rank 0, and both processes of rank 1
+    (restore,) = job.records("restore")
+    assert (restore.data["scope"], restore.data["kept_bytes"] > 0) == ("partial", True)
     assert Ended(job).losses == uninterrupted(2).losses
     assert Ended(job).facts == uninterrupted(2).facts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from torch import nn
@@ -66,13 +67,17 @@ class JobTables(nn.Module):
         *,
         seed: int,
         tiers: Tiers = IN_MEMORY,
+        kept: Mapping[str, EmbeddingShard] = MappingProxyType({}),
     ) -> None:
-        """Args: config: of all tables, or of each by its name."""
+        """Args: config: of all tables, or of each by its name. kept: this rank's part of tables, of an earlier life."""
         super().__init__()
         check_tables(tables)
         configs = config if isinstance(config, Mapping) else {table.name: config for table in tables}
         self.embedding_bags = nn.ModuleDict(
-            {table.name: _shard(table, configs[table.name], collectives, seed, tiers) for table in tables}
+            {
+                table.name: kept.get(table.name) or _shard(table, configs[table.name], collectives, seed, tiers)
+                for table in tables
+            }
         )
         self._tables = sorted(tables, key=lambda table: table.embedding_dim)
         self._rates_T = [configs[table.name].learning_rate for table in self._tables]

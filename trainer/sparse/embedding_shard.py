@@ -209,6 +209,22 @@ class EmbeddingShard(nn.Module):
         owners = row_owner(ids.numpy(), self.owner_key, self._world_size)
         return torch.from_numpy(owners == self._rank)
 
+    @property
+    def is_rows_alone(self) -> bool:
+        return self._ledger is None  # which counts the table's updates, and makes rows give way to others
+
+    def begin_rollback(self, ids: Ids) -> None:
+        """See `ett.checkpoint.kept_rows.KeepsRows`."""
+        self.track(NOBODY_TRACKS)
+        self._storage.free(ids)
+        self._storage.reserve(len(self) + len(ids))
+        self._tombstones.clear()
+
+    def leave_batches(self) -> None:
+        """Learn that the batches that were announced will not pass: those who announced them have ended."""
+        with self.lock:
+            self._num_ahead = 0
+
     def begin_import(self, num_rows: int) -> None:
         self.track(NOBODY_TRACKS)  # who is told knows rows that go now
         self._storage.clear()
