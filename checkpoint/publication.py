@@ -26,8 +26,9 @@ Kind = Literal["full", "delta"]
 class PartFile:
     """A safetensors file with rows of a table, ascending by id.
 
-    digest: of the rows as they are in it, ids and what stands for the weights (digest.py). source_rows, source_digest:
-    of the rows that it was made from, with their optimizer states; more where some were pruned.
+    digest: of the rows as they are in it, ids and what stands for the weights (digest.py). ids_xxh3_128: of its ids,
+    for who reads them alone. source_rows, source_digest: of the rows that it was made from, with their optimizer
+    states; more where some were pruned.
     """
 
     stored: StoredFile
@@ -35,6 +36,7 @@ class PartFile:
     min_id: int
     max_id: int
     digest: str
+    ids_xxh3_128: str
     source_rows: int
     source_digest: str
 
@@ -51,8 +53,11 @@ class PublishedTable:
     """num_rows: of the table that a reader has afterwards. num_pruned: live rows of the commit that are not in it.
 
     weight_bits: 8 or 4 where a row is stored as quantised_rows.py says; 0: as it was. source_digest: of the commit's
-    table; None: of a delta, which does not read all of it.
+    table; None: of a delta, which does not read all of it. kind: "full": files has all rows; "delta": those that
+    changed since the publication before, and gone has the ids that are there no more.
     """
+
+    kind: Kind
 
     table_id: str
     name: str
@@ -63,13 +68,16 @@ class PublishedTable:
     num_pruned: int
     source_digest: str | None
     files: tuple[PartFile, ...]
+    gone: tuple[PartFile, ...]
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "files": [file.as_json() for file in self.files]}
+        files = {name: [file.as_json() for file in getattr(self, name)] for name in ("files", "gone")}
+        return {**asdict(self), **files}
 
     @classmethod
     def from_json(cls, entry: Json) -> PublishedTable:
-        return cls(**{**entry, "files": tuple(PartFile.from_json(file) for file in entry["files"])})
+        files = {name: tuple(PartFile.from_json(file) for file in entry[name]) for name in ("files", "gone")}
+        return cls(**{**entry, **files})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,9 +114,12 @@ class Lineage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
+    """base, base_key: of the publication that a delta follows; a full one has none."""
+
     number: int
     key: str
-    kind: Kind
+    base: int | None
+    base_key: str | None
     created: str  # UTC, ISO 8601; for people, no rule reads it
     publisher_version: str
     lineage: Lineage
@@ -116,8 +127,13 @@ class Publication:
     tables: tuple[PublishedTable, ...]
     dense: PublishedDense
 
+    @property
+    def kind(self) -> Kind:
+        return "full" if self.base is None else "delta"
+
     def stored_files(self) -> list[StoredFile]:
-        return [file.stored for table in self.tables for file in table.files] + [self.dense.stored]
+        parts = [file.stored for table in self.tables for file in (*table.files, *table.gone)]
+        return [*parts, self.dense.stored]
 
     @property
     def num_bytes(self) -> int:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from ett.checkpoint.canonical_json import Json
 from ett.checkpoint.publication import FOLDER, Publication, parse_publication, publication_name
 from ett.checkpoint.store import Store
 from ett.errors import CorruptState
@@ -46,6 +47,11 @@ class PublicationLog:
     def of_key(self, key: str) -> Publication | None:
         """Return the newest publication of a state with its settings."""
         return next((publication for publication in self.read_all()[0] if publication.key == key), None)
+
+    def of_state(self, ckpt_uuid: str, settings: Json) -> Publication | None:
+        """Return the newest publication of a state with some settings, full or delta."""
+        found = (p for p in self.read_all()[0] if (p.lineage.ckpt_uuid, p.settings) == (ckpt_uuid, settings))
+        return next(found, None)
 
     def append(self, publication: Publication, check: Callable[[], None]) -> Publication:
         """Create a publication under the next free number, at which instant the artefact exists, and return it.

@@ -13,7 +13,7 @@ from typing import Any
 
 from ett.checkpoint.artefact_folder import ArtefactFolder
 from ett.checkpoint.canonical_json import unseal
-from ett.checkpoint.commit import Commit
+from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.commit_log import FORMAT_NAME, CommitLog, create_format
 from ett.checkpoint.export import first_whole
@@ -22,8 +22,10 @@ from ett.checkpoint.pins import leased
 from ett.checkpoint.progress import Watch, unwatched
 from ett.checkpoint.publication import ARTEFACTS, FORMAT, MAJOR, MINOR, Kind, Lineage, Publication, artefact_folder
 from ett.checkpoint.publication_log import PublicationLog
+from ett.checkpoint.publish_delta import DeltaBase, find_base
 from ett.checkpoint.publish_settings import PublishSettings
 from ett.checkpoint.published_dense import publish_dense
+from ett.checkpoint.published_rows import chain_of
 from ett.checkpoint.published_table import TableForm, publish_table
 from ett.checkpoint.restore_checks import check_size
 from ett.checkpoint.store import Store
@@ -36,20 +38,32 @@ _USER_INFO = re.compile(r"(?<=//)[^/@]*@")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishPlan:
-    """What would be published. done: the publication of it that is there already. num_parts: files that an earlier
-    attempt has left, of which those that are whole are used."""
+    """What would be published. base: what a delta follows, where one was asked for and is possible. reasons: why all
+    rows of some tables are published where a delta was asked for. done: the publication of it that is there already.
+    num_parts: files that an earlier attempt has left, of which those that are whole are used.
+    """
 
     commit: Commit
     settings: PublishSettings
     key: str
-    kind: Kind
+    base: DeltaBase | None
+    reasons: tuple[str, ...]
     done: Publication | None
     num_parts: int
 
     @property
+    def kind(self) -> Kind:
+        return "full" if self.base is None else "delta"
+
+    def base_of(self, table: TableEntry) -> DeltaBase | None:
+        """Return what only changes of a table are published since; None: all rows are."""
+        return self.base if self.base is not None and self.base.reason_for_all(table) is None else None
+
+    @property
     def num_bytes(self) -> int:
-        """Return about how many bytes the tables' files will have, but for what is pruned."""
-        forms = [TableForm.of(table, self.settings) for table in self.settings.chosen(self.commit)]
+        """Return about how many bytes the tables' files will have, but for what is pruned and for deltas."""
+        tables = [table for table in self.settings.chosen(self.commit) if self.base_of(table) is None]
+        forms = [TableForm.of(table, self.settings) for table in tables]
         return sum(form.table.num_rows * (8 + form.group.row_bytes) for form in forms)
 
 
@@ -59,6 +73,7 @@ class Published:
 
     publication: Publication
     was_done: bool
+    reasons: tuple[str, ...] = ()  # of the plan
     num_reused: int = 0
     num_written: int = 0
     fallback_from: int | None = None  # the newest commit, if that did not verify
@@ -74,12 +89,35 @@ def named_commit(store: Store, step: int | None, seq: int | None) -> Commit:
     return commit
 
 
-def plan_publish(commit: Commit, to: Store, settings: PublishSettings) -> PublishPlan:
+def plan_publish(
+    store: Store, commit: Commit, to: Store, settings: PublishSettings, *, delta: bool = False
+) -> PublishPlan:
     """Say what publishing a commit would do; writes nothing. Raises: as `PublishSettings.chosen`."""
-    key = settings.key(commit)
+    tables = settings.chosen(commit)
+    log = PublicationLog(to)
+    done = log.of_state(commit.ckpt_uuid, settings.as_json()) if delta else log.of_key(settings.key(commit))
+    base: DeltaBase | None = None
+    reasons: list[str] = []
+    if delta and done is None:
+        found = find_base(store, commit, to, settings)
+        if isinstance(found, str):
+            reasons = [found]
+        else:
+            reasons = [reason for table in tables if (reason := found.reason_for_all(table))]
+            base = found if len(reasons) < len(tables) else None
+    elif done is not None and done.base is not None:
+        base = DeltaBase(chain=chain_of(log, log.read(done.base)))
+    key = settings.key(commit, base.newest.key if base else None)
     records = [name for name in to.list(artefact_folder(key)) if name.endswith(".json")]
-    done = PublicationLog(to).of_key(key)
-    return PublishPlan(commit=commit, settings=settings, key=key, kind="full", done=done, num_parts=len(records))
+    return PublishPlan(
+        commit=commit,
+        settings=settings,
+        key=key,
+        base=base,
+        reasons=tuple(reasons),
+        done=done,
+        num_parts=len(records),
+    )
 
 
 def publish(
@@ -88,16 +126,20 @@ def publish(
     to: Store,
     settings: PublishSettings,
     *,
+    delta: bool = False,
     verify: bool = False,
     watch: Watch = unwatched,
 ) -> Published:
     """Publish one commit of `store` under `to`, unless that is done and its files are there.
 
-    Args: verify: read the files of what is done, and make anew what is damaged.
+    Args:
+        delta: only what changed since the newest publication there with these settings, table by table, where the
+            commit's files still tell it.
+        verify: read the files of what is done, and make anew what is damaged.
     Raises: CorruptState: the commit is damaged. NotFound, ConfigError: the settings do not fit it; nothing was written.
         ConfigError: `to` lets a second writer replace what exists. AccessDenied, Unreachable: a store.
     """
-    plan = plan_publish(commit, to, settings)
+    plan = plan_publish(store, commit, to, settings, delta=delta)
     if plan.done is not None and not verify and _has_files(to, plan.done):
         return Published(publication=plan.done, was_done=True)
     _prepare(to)
@@ -112,15 +154,22 @@ def publish(
             do="publish to another folder",
         )
     was_done = plan.done is not None and not into.num_written
-    return Published(publication=taken, was_done=was_done, num_reused=into.num_reused, num_written=into.num_written)
+    counts = {"num_reused": into.num_reused, "num_written": into.num_written}
+    return Published(publication=taken, was_done=was_done, reasons=plan.reasons, **counts)
 
 
 def publish_newest_whole(
-    store: Store, to: Store, settings: PublishSettings, *, verify: bool = False, watch: Watch = unwatched
+    store: Store,
+    to: Store,
+    settings: PublishSettings,
+    *,
+    delta: bool = False,
+    verify: bool = False,
+    watch: Watch = unwatched,
 ) -> Published:
     """Publish the newest commit that verifies. Raises: as `publish`; NoCheckpoint; RestoreFailed: none verifies."""
     done, fallback_from = first_whole(
-        store, None, lambda commit: publish(store, commit, to, settings, verify=verify, watch=watch)
+        store, None, lambda commit: publish(store, commit, to, settings, delta=delta, verify=verify, watch=watch)
     )
     return replace(done, fallback_from=fallback_from)
 
@@ -158,12 +207,16 @@ def _publication(store: Store, plan: PublishPlan, into: ArtefactFolder, clock: C
     return Publication(
         number=0,
         key=plan.key,
-        kind=plan.kind,
+        base=None if plan.base is None else plan.base.newest.number,
+        base_key=None if plan.base is None else plan.base.newest.key,
         created=created_now(clock),
         publisher_version=writer_version(),
         lineage=_lineage(store, commit),
         settings=plan.settings.as_json(),
-        tables=tuple(publish_table(store, table, plan.settings, into) for table in plan.settings.chosen(commit)),
+        tables=tuple(
+            publish_table(store, table, plan.settings, into, plan.base_of(table))
+            for table in plan.settings.chosen(commit)
+        ),
         dense=publish_dense(store, commit.dense, into),
     )
 

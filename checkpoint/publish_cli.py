@@ -26,7 +26,7 @@ from ett.checkpoint.restore_checks import check_size
 from ett.checkpoint.store import Store, open_store
 from ett.errors import CorruptState, UsageError
 
-_COLUMNS = ("number", "kind", "job", "step", "seq", "rows", "bytes", "weight_bits", "created", "key")
+_COLUMNS = ("number", "kind", "base", "job", "step", "seq", "rows", "bytes", "weight_bits", "created", "key")
 
 
 class _PublishGroup(click.Group):
@@ -55,6 +55,7 @@ def command() -> None:
 @click.option("--quantise", type=click.Choice(["8", "4"]), help="Weights in so many bits, row by row; lossy.")
 @click.option("--min-updates", type=click.IntRange(min=1), help="Leave out rows that were updated less often.")
 @click.option("--max-age", type=click.IntRange(min=1), help="Leave out rows not updated in the table's last N updates.")
+@click.option("--delta", is_flag=True, help="Only what changed since the last publication there, where that is known.")
 @click.option("--plan", "is_plan", is_flag=True, help="Only say what would be written.")
 @click.option("--verify", is_flag=True, help="Read what is published already, and make anew what is damaged.")
 @as_json_option
@@ -68,6 +69,7 @@ def commit_command(
     quantise: str | None,
     min_updates: int | None,
     max_age: int | None,
+    delta: bool,
     is_plan: bool,
     verify: bool,
     as_json: bool,
@@ -90,12 +92,12 @@ def commit_command(
     )
     store, place, watch = open_store_of(target), open_store(to), progress(as_json)
     if is_plan:
-        _show_plan(plan_publish(named_commit(store, step, seq), place, settings), place, as_json)
+        _show_plan(plan_publish(store, named_commit(store, step, seq), place, settings, delta=delta), place, as_json)
     elif step is None and seq is None:
-        _show(publish_newest_whole(store, place, settings, verify=verify, watch=watch), place, as_json)
+        _show(publish_newest_whole(store, place, settings, delta=delta, verify=verify, watch=watch), place, as_json)
     else:
         commit = named_commit(store, step, seq)
-        _show(publish(store, commit, place, settings, verify=verify, watch=watch), place, as_json)
+        _show(publish(store, commit, place, settings, delta=delta, verify=verify, watch=watch), place, as_json)
 
 
 @command.command("status", short_help="List the publications of a folder, and what was begun and not ended.")
@@ -134,6 +136,7 @@ def publication_facts(publication: Publication) -> dict[str, Any]:
         "number": publication.number,
         "key": publication.key,
         "kind": publication.kind,
+        "base": publication.base,
         "created": publication.created,
         "job": lineage.job,
         "step": lineage.step,
@@ -165,6 +168,8 @@ def _show_plan(plan: PublishPlan, to: Store, as_json: bool) -> None:
         "to": to.uri,
         "key": plan.key,
         "kind": plan.kind,
+        "base": None if plan.base is None else plan.base.newest.number,
+        "reasons": list(plan.reasons),
         "step": plan.commit.step,
         "seq": plan.commit.seq,
         "tables": tables,
@@ -179,6 +184,10 @@ def _show_plan(plan: PublishPlan, to: Store, as_json: bool) -> None:
         f"commit {plan.commit.seq} of step {plan.commit.step}: {', '.join(tables)}, about {plan.num_bytes:,} "
         f"bytes of rows and ids, and the dense tensors, to {to.uri}"
     )
+    if plan.base is not None:
+        click.echo(f"of tables that have no new base since, only what changed after publication {facts['base']}")
+    for reason in plan.reasons:
+        click.echo(f"all rows: {reason}")
     if plan.done is not None:
         click.echo(f"it is there already, as publication {plan.done.number}")
     elif plan.num_parts:
@@ -194,7 +203,7 @@ def _show(done: Published, to: Store, as_json: bool) -> None:
         "files_written": done.num_written,
         "fallback_from": done.fallback_from,
     }
-    warnings = []
+    warnings = [f"all rows were published: {reason}" for reason in done.reasons]
     if done.fallback_from is not None:
         warnings.append(f"commit {done.fallback_from}, the newest, does not verify: commit {facts['seq']} is published")
     if as_json:

@@ -94,8 +94,9 @@ class PublishSettings:
     def as_json(self) -> Json:
         return {**asdict(self), "tables": sorted(set(self.tables))}
 
-    def key(self, commit: Commit) -> str:
-        """Return the key of what these settings make of a commit's state."""
+    def key(self, commit: Commit, base_key: str | None = None) -> str:
+        """Return the key of what these settings make of a commit's state. Args: base_key: of what a delta follows."""
         names = sorted(table.spec.name for table in self.chosen(commit))
         what = {**self.as_json(), "tables": names, "layout": LAYOUT, "state": commit.ckpt_uuid}
+        what |= {} if base_key is None else {"base": base_key}
         return xxhash.xxh3_128_hexdigest(canonical_json(what))

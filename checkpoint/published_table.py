@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import xxhash
 
 from ett.checkpoint.artefact_folder import ArtefactFolder
 from ett.checkpoint.buffer_pool import BufferPool
@@ -15,6 +16,7 @@ from ett.checkpoint.digest import ColumnGroup, TableDigest, combine
 from ett.checkpoint.live_parts import LivePart, LiveTable, PartRows, by_id, live_parts
 from ett.checkpoint.live_rows import LiveRows, live_rows
 from ett.checkpoint.publication import PartFile, PublishedTable
+from ett.checkpoint.publish_delta import DeltaBase, gone_ids
 from ett.checkpoint.publish_settings import PublishSettings, last_updates
 from ett.checkpoint.quantised_rows import bits_of, first_unfit, quantise, stored_row_bytes
 from ett.checkpoint.safetensors_file import Layout, TensorSpec, layout_of
@@ -75,9 +77,12 @@ class TableForm:
         return quantise(weights, self.bits)
 
 
-def publish_table(store: Store, table: TableEntry, settings: PublishSettings, into: ArtefactFolder) -> PublishedTable:
+def publish_table(
+    store: Store, table: TableEntry, settings: PublishSettings, into: ArtefactFolder, base: DeltaBase | None = None
+) -> PublishedTable:
     """Write the rows of a table that are not pruned, without optimizer states, and return what was written.
 
+    Args: base: what only changes are written since.
     Raises: CorruptState: rows or digest are not as committed. ConfigError: a row cannot be quantised.
     """
     files = sorted(table.files, key=by_id)
@@ -85,24 +90,29 @@ def publish_table(store: Store, table: TableEntry, settings: PublishSettings, in
     with live_rows(store, table.spec, files) as live:
         newest = _newest_update(store, table, files, live, buffers) if settings.pruning.max_age_updates else 0
         writer = _Writer(LiveTable(store, table.spec, files, live, buffers), form, settings, newest, into)
-        parts = in_threads(live_parts(live.counts, table.spec.segment_rows), writer.make, THREADS)
-    found = sum(part.source_rows for part in parts), combine([part.source_digest for part in parts])
-    if found != (table.num_rows, table.digest or found[1]):
+        since = -1 if base is None else base.newest.lineage.state_seq
+        counts = [count if file.seq > since else 0 for file, count in zip(files, live.counts, strict=True)]
+        parts = in_threads(live_parts(counts, table.spec.segment_rows), writer.make, THREADS)
+        num_live, gone = live.num_rows, () if base is None else writer.make_gone(base, since)
+    digest = combine([part.source_digest for part in parts]) if base is None else None
+    if num_live != table.num_rows or (digest and table.digest not in (None, digest)):
         raise CorruptState(
-            f"table {table.spec.name} has {found[0]} rows with digest {found[1]}",
+            f"table {table.spec.name} has {num_live} rows with digest {digest}",
             expected=f"{table.num_rows} with {table.digest or 'any'}, as were committed",
         )
-    num_rows = sum(part.num_rows for part in parts)
+    num_rows = sum(part.num_rows for part in parts) if base is None else num_live
     return PublishedTable(
+        kind="full" if base is None else "delta",
         table_id=table.spec.table_id,
         name=table.spec.name,
         dim=table.spec.dim,
         dtype=table.spec.groups[0].dtype,
         weight_bits=form.bits,
         num_rows=num_rows,
-        num_pruned=found[0] - num_rows,
-        source_digest=found[1],
+        num_pruned=num_live - num_rows,
+        source_digest=digest,
         files=tuple(part for part in parts if part.num_rows),
+        gone=gone,
     )
 
 
@@ -134,20 +144,38 @@ class _Writer:
                     yield stored.reshape(-1)
 
             stored = self.into.write(name, pieces)
-            return stored, {
-                "num_rows": len(rows.ids),
-                "min_id": int(rows.ids[0]) if len(rows.ids) else 0,
-                "max_id": int(rows.ids[-1]) if len(rows.ids) else 0,
-                "digest": digest.hex,
-                "source_rows": part.num_rows,
-                "source_digest": rows.digest,
-            }
+            source = {"source_rows": part.num_rows, "source_digest": rows.digest}
+            return stored, {**_facts_of_ids(rows.ids), "digest": digest.hex, **source}
+
+    def make_gone(self, base: DeltaBase, since: int) -> tuple[PartFile, ...]:
+        """Write the ids that are there no more."""
+        name, tensor = self.table.spec.table_id, f"{self.table.spec.name}.gone"
+        found = gone_ids(self.table, since, self.into.store, base.layers(self.table.spec.name))
+
+        def write(number: int, ids: Ids) -> PartFile:
+            head = layout_of([TensorSpec(tensor, "int64", (len(ids),))], {"format": "pt"}).head
+
+            def pieces() -> Iterator[Bytes]:
+                yield np.frombuffer(head, np.uint8)
+                yield ids.view(np.uint8)
+
+            file = f"{name}-gone-{number:05d}.safetensors"
+            facts = {**_facts_of_ids(ids), "digest": "", "source_rows": 0, "source_digest": ""}
+            stored, facts = self.into.make(file, lambda: (self.into.write(file, pieces), facts))
+            return PartFile(stored=stored, **facts)
+
+        return tuple(write(number, ids) for number, ids in enumerate(found))
 
     def _kept(self, rows: PartRows) -> PartRows:
         if not self.settings.pruning:
             return rows
         kept = self.settings.pruning.kept(self.form.table, rows.columns, self.newest)[rows.order]
         return PartRows(rows.ids[kept], rows.order[kept], rows.columns, rows.digest)
+
+
+def _facts_of_ids(ids: Ids) -> Json:
+    ends = {"min_id": int(ids[0]), "max_id": int(ids[-1])} if len(ids) else {"min_id": 0, "max_id": 0}
+    return {"num_rows": len(ids), **ends, "ids_xxh3_128": xxhash.xxh3_128_hexdigest(ids.data)}
 
 
 def _weights(group: ColumnGroup, rows: PartRows) -> Iterator[tuple[Ids, Bytes]]:

@@ -248,13 +248,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(chain: Path, tm
 
 
 def test_a_plan_writes_nothing(chain: Path, tmp_path: Path) -> None:
-    plan = plan_publish(newest(chain), LocalStore(tmp_path / "out"), ALL)
+    plan = plan_publish(LocalStore(chain), newest(chain), LocalStore(tmp_path / "out"), ALL)
     assert (plan.done, plan.num_parts) == (None, 0)
     assert not (tmp_path / "out").exists()
     done = publish(LocalStore(chain), newest(chain), LocalStore(tmp_path / "out"), ALL).publication
     heads = 600 * len(done.stored_files())  # of the files
     assert plan.num_bytes < sum(f.stored.bytes for t in done.tables for f in t.files) < plan.num_bytes + heads
-    assert plan_publish(newest(chain), LocalStore(tmp_path / "out"), ALL).done == done
+    assert plan_publish(LocalStore(chain), newest(chain), LocalStore(tmp_path / "out"), ALL).done == done
 
 
 def test_any_file_system_of_fsspec_takes_a_publication(chain: Path) -> None:

@@ -45,7 +45,17 @@ def test_publish_is_a_command(job: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert status["unfinished"] == []
     assert set(served_rows(tmp_path / "out")) == {"users"}
     assert run(["publish", "status", to, "--verify"]) == 0
-    assert capsys.readouterr().out.splitlines()[0].split()[:4] == ["number", "kind", "job", "step"]
+    assert capsys.readouterr().out.splitlines()[0].split()[:4] == ["number", "kind", "base", "job"]
+
+
+def test_a_delta_that_is_not_possible_says_why(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = str(tmp_path)
+    assert document(capsys, str(job), "--to", to, "--step", "1")["kind"] == "full"
+    plan = document(capsys, str(job), "--to", to, "--delta", "--plan")
+    assert (plan["kind"], plan["base"]) == ("full", None)
+    assert plan["reasons"] == [f"table {name} has a new base since publication 1" for name in plan["tables"]]
+    assert run(["publish", str(job), "--to", to, "--delta"]) == 0
+    assert "all rows were published: table users has a new base" in capsys.readouterr().err
 
 
 def test_damage_is_told_with_what_to_type(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
