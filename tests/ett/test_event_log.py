@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import threading
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from file_size_limit import file_size_limit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,22 +119,13 @@ def test_a_folder_that_cannot_be_made_costs_records_and_nothing_else(tmp_path: P
     assert writer.dropped == 2
 
 
-@pytest.fixture
-def file_size_limit() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.usefixtures("file_size_limit")
 def test_a_line_that_the_disk_took_half_of_spoils_no_other(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path, "r0", {"job": "j"})
-    written = [writer.emit("note", text="x" * 300) for _ in range(6)]
+    with file_size_limit(1500):
+        written = [writer.emit("note", text="x" * 300) for _ in range(6)]
     torn = parse_file("f", only_file(tmp_path).read_bytes())
     assert written.count(True) == len(torn.records) == 6 - writer.dropped
     assert torn.is_torn
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     assert writer.emit("note", text="after")
     healed = parse_file("f", only_file(tmp_path).read_bytes())
     assert healed.records[-1].data["text"] == "after"

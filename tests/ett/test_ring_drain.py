@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from drained_job import COMMON, in_files, numbers, writer
+from file_size_limit import file_size_limit
 
 from ett import ring_drain
 from ett.event_reader import read_folder
@@ -103,26 +102,18 @@ def test_a_process_id_that_comes_round_again_gets_a_file_of_its_own(job_dir: Pat
     assert len(list(job_dir.rglob("*.jsonl"))) == 3
 
 
-@pytest.fixture
-def file_size_limit() -> Iterator[Callable[[int], None]]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_full_disk_keeps_records_in_the_ring_until_there_is_room(
-    job_dir: Path, file_size_limit: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    job_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ring_drain, "RETRY_S", 0.0)
     rank = writer(job_dir)
     for n in range(20):
         rank.emit("note", n=n)
     drain = RingDrain(job_dir)
-    file_size_limit(1500)
-    drain.start()
-    assert not drain.flush()
-    assert drain.state.num_refused > 0
-    file_size_limit(1 << 30)
+    with file_size_limit(1500):
+        drain.start()
+        assert not drain.flush()
+        assert drain.state.num_refused > 0
     assert drain.flush()
     assert numbers(in_files(job_dir)) == list(range(20))
     rank.close()
@@ -200,18 +191,15 @@ def test_a_reader_sees_what_no_file_has_yet(job_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_completes_a_file_that_the_disk_took_half_of(
-    job_dir: Path, file_size_limit: Callable[[int], None]
-) -> None:
+def test_a_reader_completes_a_file_that_the_disk_took_half_of(job_dir: Path) -> None:
     rank = writer(job_dir)
     for n in range(20):
         rank.emit("note", n=n)
     drain = RingDrain(job_dir)
-    file_size_limit(1500)
-    drain.start()
-    drain.flush()
-    log, disk = read_folder(job_dir), in_files(job_dir)
-    file_size_limit(1 << 30)
+    with file_size_limit(1500):
+        drain.start()
+        drain.flush()
+        log, disk = read_folder(job_dir), in_files(job_dir)
     rank.close()
     drain.stop()
     assert (numbers(log), log.problems.torn_tail, log.problems.duplicate_record) == (list(range(20)), 0, 0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -145,16 +146,25 @@ def test_nonsense_never_raises_into_training(tmp_path: Path) -> None:
     assert run.dropped == 0
 
 
-def test_a_record_costs_less_than_20_us_beside_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_costs_less_than_four_times_its_text_beside_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread's own time for both, in turn: 1.8 times on a machine so busy that a record takes over 20 us of it."""
     run = make_run(tmp_path)
+    with run.step(samples=4):
+        pass
+    (path,) = tmp_path.rglob("*.jsonl")
+    record = json.loads(path.read_bytes().splitlines()[-1].rpartition(b"\t")[0])
     monkeypatch.setattr(os, "write", lambda fd, line: len(line))
-    costs_ns = []
+    costs_ns, texts_ns = [], []
     for _ in range(2000):
         begin_ns = time.thread_time_ns()
         with run.step(samples=4):
             pass
-        costs_ns.append(time.thread_time_ns() - begin_ns)
-    assert median(costs_ns) < 20_000
+        costs_ns.append((end_ns := time.thread_time_ns()) - begin_ns)
+        json.dumps(record)
+        texts_ns.append(time.thread_time_ns() - end_ns)
+    assert median(costs_ns) < 4 * median(texts_ns)
 
 
 def test_the_next_heartbeat_carries_what_was_dropped(tmp_path: Path) -> None:
