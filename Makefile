@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where the environment forbids byte code, each of the thousand processes that the tests start compiles ett anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check install peers format campaign kill-matrix device-pack pictures clean
+.PHONY: demo test check types fast-tests install peers format campaign kill-matrix device-pack pictures clean
 
 demo: install
 	$(BIN)/python -m ett.trainer.demo --data "$(DATA)"
@@ -15,11 +15,17 @@ demo: install
 test: install
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not campaign"
 
+# Types beside tests: neither keeps two processors busy to its end.
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory -j 2 --output-sync=line types fast-tests
+
+types: install
 	$(BIN)/mypy -p ett
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not process and not campaign" --ignore tests/process
+
+fast-tests: install
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not process and not campaign" --ignore tests/process
 
 campaign: install
 	$(BIN)/python -m pytest -m campaign

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from python_statements import statements
+from python_statements import statements_of
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("ett", "checkpoint", "recovery", "compile_cache", "trainer", "dashboards", "alerts", "examples")
@@ -63,7 +63,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     too_long = [
         f"{shown(path)}:{node.lineno} {node.name}"
         for path in python_files()
-        for node in statements(ast.parse(path.read_text()))
+        for node in statements_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
     ]

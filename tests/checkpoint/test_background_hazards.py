@@ -60,6 +60,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.slow
 def test_a_save_whose_wait_was_interrupted_is_still_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables, checkpointer, store, _ = alone(tmp_path, interval="1 steps", policy="incremental")
     rng, expected = random.Random(1), {}
@@ -84,6 +85,7 @@ def test_a_save_whose_wait_was_interrupted_is_still_under_way(tmp_path: Path, mo
     check_all(tmp_path, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["ckpt_before_write", "ckpt_after_shard_write", "ckpt_before_commit"])
 def test_rows_are_kept_no_longer_when_a_save_ends_by_any_error(tmp_path: Path, point: str) -> None:
     """Training would wait for staging memory that nobody empties."""
@@ -114,6 +116,7 @@ def test_rows_are_kept_no_longer_when_a_save_ends_by_any_error(tmp_path: Path, p
     check_all(tmp_path, expected)
 
 
+@pytest.mark.slow
 def test_a_restore_waits_for_the_save_that_is_under_way(tmp_path: Path) -> None:
     tables, checkpointer, store, _ = alone(tmp_path, interval="1 steps", policy="incremental")
     rng = random.Random(1)
@@ -137,6 +140,7 @@ def test_a_restore_waits_for_the_save_that_is_under_way(tmp_path: Path) -> None:
     check_all(tmp_path, {1: first, 2: rows})
 
 
+@pytest.mark.slow
 def test_two_checkpointers_of_one_model_save_its_state_beside_each_other(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     tables, first, store, run = alone(here, interval="1 steps", policy="incremental")
@@ -184,6 +188,7 @@ def test_a_row_that_was_read_before_anybody_said_that_it_was_written_to_is_in_no
     assert commits_of(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_table_that_loads_a_state_is_saved_as_it_was_before(tmp_path: Path) -> None:
     tables, checkpointer, store, _ = alone(tmp_path, interval="1 steps")
     tables.train(random.Random(1))
@@ -210,6 +215,7 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[PacedStore]]:
         yield stores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["weight", "state", "no state"])
 def test_an_embedding_that_is_written_to_untold_is_in_no_commit(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import threading
 
+import pytest
+
 from ett.checkpoint.buffer_pool import BufferPool
 
 
@@ -16,6 +18,7 @@ def test_what_is_given_back_is_lent_again() -> None:
         assert second.ctypes.data == address != third.ctypes.data
 
 
+@pytest.mark.slow
 def test_the_collector_may_give_back_while_a_buffer_is_being_taken() -> None:
     """It ran within the lock of the pool, for a piece that a failed save had left, and waited for itself."""
     pool = BufferPool()

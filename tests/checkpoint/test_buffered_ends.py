@@ -177,6 +177,7 @@ def test_a_job_that_is_told_to_stop_leaves_the_rest_to_the_next_start(
     again.checkpointer.close(wait=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_answered", [False, True])
 def test_a_job_that_is_told_to_stop_says_where_the_rest_goes_whether_a_request_has_failed_by_then_or_not(
     remote: Remote,

@@ -19,6 +19,7 @@ from ett.errors import Conflict, CorruptState, Unreachable
 pytestmark = pytest.mark.usefixtures("quick_uploads")
 
 
+@pytest.mark.slow
 def test_a_save_is_local_at_once_and_remote_when_it_has_arrived(remote: Remote, tmp_path: Path) -> None:
     rank = started(remote, tmp_path / "ssd")
     remote.gate.clear()
@@ -163,6 +164,7 @@ def test_two_hosts_that_died_opening_the_same_epoch_are_told_apart(remote: Remot
     die(third)
 
 
+@pytest.mark.slow
 def test_a_death_while_an_epoch_is_opened_loses_nothing(remote: Remote, tmp_path: Path) -> None:
     first = started(remote, tmp_path / "a")
     remote.gone_from = remote.num_changes + 1
@@ -193,6 +195,7 @@ def test_a_full_buffer_holds_the_save_until_there_is_room(remote: Remote, tmp_pa
     rank.checkpointer.close()
 
 
+@pytest.mark.slow
 def test_a_store_that_never_takes_anything_is_reported_not_waited_for_for_ever(remote: Remote, tmp_path: Path) -> None:
     rank = started(remote, tmp_path / "ssd", buffer_bytes=1, buffer_wait_s=0.05)
     remote.gone_from = 1
@@ -224,6 +227,7 @@ def test_the_buffer_keeps_the_newest_uploaded_commit_only(remote: Remote, tmp_pa
     die(rank)
 
 
+@pytest.mark.slow
 def test_a_damaged_copy_in_the_buffer_is_replaced_by_the_uploaded_one(remote: Remote, tmp_path: Path) -> None:
     rank = started(remote, tmp_path / "ssd")
     save(rank, 1)

@@ -40,6 +40,7 @@ def test_each_record_is_parsed_once(tmp_path: Path, parsed: list[str]) -> None:
     assert parsed == names * 2  # by the one without a cache
 
 
+@pytest.mark.slow
 def test_a_save_parses_no_record_however_long_the_chain(tmp_path: Path, parsed: list[str]) -> None:
     rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), keep_last=3)
     for step in range(1, 7):
@@ -55,6 +56,7 @@ def test_a_save_parses_no_record_however_long_the_chain(tmp_path: Path, parsed: 
     assert [commit.step for commit in known.values()] == [5, 6, 7]
 
 
+@pytest.mark.slow
 def test_a_buffer_whose_log_nobody_reads_keeps_no_commits(tmp_path: Path) -> None:
     buffer = str(tmp_path / "buffer")
     rank = Rank(tmp_path / "store", ThreadRanks(0, 1, Meeting(1)), keep_last=2, buffer_dir=buffer)

@@ -180,6 +180,7 @@ def test_damage_of_the_chain_is_no_rewrite(folder: Path) -> None:
     assert owned_by_nobody(folder) == []
 
 
+@pytest.mark.slow
 def test_the_old_chain_stays_until_it_is_collected(folder: Path) -> None:
     source = newest(folder)
     commit = rewritten(folder)

@@ -58,6 +58,7 @@ def lived(folder: Path, num_saves: int, **config: Any) -> tuple[Job, int]:
     return job, sum(fields[f"{kind}_bytes"] for fields in saved for kind in ("base", "hot", "cold"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_saves", [1, 3])
 def test_a_short_job_writes_no_more_than_one_that_saves_all_each_time(tmp_path: Path, num_saves: int) -> None:
     job, num_bytes = lived(tmp_path / "default", num_saves)

@@ -107,6 +107,7 @@ def test_no_rows_are_zero() -> None:
     assert digest(*example(0)).hex == "0" * 16
 
 
+@pytest.mark.slow
 def test_flipping_pairs_of_sign_bits_collides_nowhere() -> None:
     """A plain multilinear sum would be weak exactly here: differences with many trailing zeros."""
     ids, columns = example(1)

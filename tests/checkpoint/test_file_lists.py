@@ -49,6 +49,7 @@ def assert_nothing_is_stray(folder: Path) -> None:
     assert {name for top in ("m", "d", "dense") for name in LocalStore(folder).list(top)} == live
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("listed")
 def test_a_state_whose_files_are_listed_beside_its_record_is_restored(tmp_path: Path) -> None:
     saved_world(tmp_path, 2, [1, 2])

@@ -11,6 +11,7 @@ from plain_reader import read_commit
 from ett.checkpoint import table_segments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "block_bytes"), [(2, 2 << 20), (1, 512)])
 def test_a_reader_written_from_the_page_alone_reads_every_bit(
     tmp_path: Path, world_size: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch

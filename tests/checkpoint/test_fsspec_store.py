@@ -42,6 +42,7 @@ def registered() -> Iterator[None]:
     MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
+@pytest.mark.slow
 def test_a_job_saves_to_and_restores_from_it() -> None:
     saved_world("memory://job", 2, [1, 2])  # type: ignore[arg-type]
     assert holds(restored_world("memory://job", 3), 2)  # type: ignore[arg-type]

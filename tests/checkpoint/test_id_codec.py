@@ -19,6 +19,7 @@ id_lists = st.sets(
 ).map(lambda ids: np.array(sorted(ids), np.int64))
 
 
+@pytest.mark.slow
 @given(id_lists)
 def test_packing_is_reversible(ids: np.ndarray) -> None:
     codec, payload = pack_ids(ids)
@@ -28,6 +29,7 @@ def test_packing_is_reversible(ids: np.ndarray) -> None:
     assert np.array_equal(found, ids)
 
 
+@pytest.mark.slow
 @given(id_lists, st.integers(0, 2**31), st.binary(max_size=64))
 def test_native_code_unpacks_what_numpy_does(ids: np.ndarray, first: int, damage: bytes) -> None:
     assert id_codec.NATIVE is not None
@@ -42,6 +44,7 @@ def test_native_code_unpacks_what_numpy_does(ids: np.ndarray, first: int, damage
         assert native is None or np.array_equal(native, plain)
 
 
+@pytest.mark.slow
 @given(id_lists)
 def test_native_code_packs_what_numpy_does(ids: np.ndarray) -> None:
     native = pack_ids(ids)

@@ -80,6 +80,7 @@ def test_a_zombie_cannot_commit_under_a_number_that_retention_has_freed(tmp_path
     assert holds(restored_world(tmp_path, 1), 6)
 
 
+@pytest.mark.slow
 def test_a_commit_that_a_newer_life_went_on_from_at_once_is_a_success(tmp_path: Path) -> None:
     older = started(tmp_path)
     create = LocalStore.create
@@ -186,6 +187,7 @@ def test_a_fenced_save_beside_training_is_raised_at_the_next_boundary(tmp_path: 
         zombie.checkpointer.step(2, 20)
 
 
+@pytest.mark.slow
 def test_fresh_starts_fence_each_other_before_any_save(tmp_path: Path) -> None:
     older = started(tmp_path)
     newer = started(tmp_path)
@@ -236,6 +238,7 @@ def test_a_process_that_only_saves_opens_its_epoch_by_itself(tmp_path: Path) -> 
     assert holds(restored_world(tmp_path, 1), 1)
 
 
+@pytest.mark.slow
 def test_what_a_dead_life_left_unfinished_is_swept_by_the_next(tmp_path: Path) -> None:
     rank = started(tmp_path)
     save(rank, 1)

@@ -46,6 +46,7 @@ def test_every_table_of_both_sides_is_in_the_plan_once(theirs: set[str], ours: s
     assert [m.change for m in plan.moves if m.saved.name != m.target.name] == ["renamed"] * num_renamed
 
 
+@pytest.mark.slow
 @given(theirs=tables, ours=tables)
 def test_what_is_not_named_is_refused_and_the_answer_names_it(theirs: set[str], ours: set[str]) -> None:
     try:

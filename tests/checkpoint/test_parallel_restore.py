@@ -100,6 +100,7 @@ def read(world: ChainWorld, store: Store, reads: int, rank: int = 0, world_size:
     return found, read.num_rows, read.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_any_number_of_reads_and_ranks_bring_the_table(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -184,6 +185,7 @@ def bucket(world: ChainWorld) -> Iterator[tuple[S3Store, FaultProxy]]:
             proxy.close()
 
 
+@pytest.mark.slow
 def test_connections_that_die_midway_are_tried_again(world: ChainWorld) -> None:
     faults: list[Fault] = ["torn answer", "reset", "unavailable"]  # of each object: a read is tried once more than that
     seen: Counter[str] = Counter()
@@ -199,6 +201,7 @@ def test_connections_that_die_midway_are_tried_again(world: ChainWorld) -> None:
     assert len(seen) == len(world.live) and min(seen.values()) > len(faults)
 
 
+@pytest.mark.slow
 def test_a_store_that_never_answers_whole_is_no_damage(world: ChainWorld) -> None:
     def plan(request: Request) -> Fault | None:
         return "torn answer" if request.method == "GET" else None
@@ -209,6 +212,7 @@ def test_a_store_that_never_answers_whole_is_no_damage(world: ChainWorld) -> Non
             read(world, store, 8)
 
 
+@pytest.mark.slow
 def test_an_object_that_is_gone_is_named(world: ChainWorld) -> None:
     lost = world.live[-1].stored.path
     (world.folder / lost).unlink()

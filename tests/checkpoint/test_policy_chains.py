@@ -53,6 +53,7 @@ def test_if_the_newest_did_not_win_commits_would_be_read_back_wrong() -> None:
     assert sum(world.wrong > 0 for world in worlds) > 20
 
 
+@pytest.mark.slow
 def test_what_is_evicted_while_a_checkpoint_is_in_flight_would_be_looked_for_in_its_slot() -> None:
     failed = 0
     for seed in range(40):

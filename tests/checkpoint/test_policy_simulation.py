@@ -38,6 +38,7 @@ def trace(kind: str, num_rows: int = 2000, num_intervals: int = 60, **recipe: fl
     return trace_of(kind, RECIPES[kind] | recipe, num_rows=num_rows, num_intervals=num_intervals, seed=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("policy", [Incremental, Differential])
 def test_fixed_policies_save_and_restore_what_the_model_says(p: float, policy: Callable[[int], Policy]) -> None:
@@ -52,6 +53,7 @@ def test_fixed_policies_save_and_restore_what_the_model_says(p: float, policy: C
     assert account.restorable - 100 * num_rows == pytest.approx(restored, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(RECIPES))
 @pytest.mark.parametrize("period", [3, 7])
 def test_hindsight_counters_tell_what_a_simulation_costs(kind: str, period: int) -> None:
@@ -70,6 +72,7 @@ def test_hindsight_counters_tell_what_a_simulation_costs(kind: str, period: int)
     assert simulate(rows, 2000, Differential(period - 1), COST, 0.0).total(WEIGHT) == pytest.approx(bases + hot)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(RECIPES))
 def test_hindsight_is_no_worse_than_pure_policies_of_its_period(kind: str) -> None:
     rows = trace(kind)

@@ -48,6 +48,7 @@ def drawn(*argv: str) -> str:
     return text.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_sees_bytes_and_rate(saved: Path, tmp_path: Path) -> None:
     told = drawn("export", str(saved), "--to", str(tmp_path / "out"), "--format", "checkpoint")
     assert "copying" in told and "verifying" in told

@@ -122,6 +122,7 @@ def newest(folder: Path) -> Commit:
     return log.read(max(seq for seq in log.seqs() if log.read(seq).type != "epoch_open"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "row_bytes"), [(8, 8 + DIM), (4, 8 + DIM // 2)])
 def test_files_are_smaller(tmp_path: Path, bits: int, row_bytes: int) -> None:
     """By what the rows of both files are, but for the zeros that align a section of each."""
@@ -219,6 +220,7 @@ def test_a_rewrite_holds_what_came_back(tmp_path: Path, second: int, bits: list[
     assert Job(tmp_path).rows()[0].tobytes() == before[0].tobytes()
 
 
+@pytest.mark.slow
 def test_another_reader_finds_the_same(tmp_path: Path) -> None:
     """Odd dimensions too: `plain_reader` knows the page of the format, and no code of ett's."""
     for bits in (8, 4):

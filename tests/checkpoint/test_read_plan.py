@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from ett.checkpoint.segment import INDEX_DTYPE
 ROWS = st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=30)
 
 
+@pytest.mark.slow
 @given(blocks=ROWS, longest=st.integers(1, 7))
 def test_runs_have_the_blocks_with_a_wanted_row(blocks: list[list[bool]], longest: int) -> None:
     ends = np.cumsum([0, *map(len, blocks)]).astype(np.int64)

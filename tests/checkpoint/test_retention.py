@@ -148,6 +148,7 @@ def test_nothing_is_deleted_while_a_record_is_damaged(tmp_path: Path) -> None:
     assert data_files(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_abandoned_commits_go_with_the_next_save(tmp_path: Path) -> None:
     saved_world(tmp_path, 1, [1, 2, 3])
     rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)))

@@ -118,6 +118,7 @@ def test_a_checker_sees_what_each_rule_prevents(without: set[str]) -> None:
     assert worlds(400, RULES - without)[-1].wrong
 
 
+@pytest.mark.slow
 def test_what_is_read_ahead_need_not_be_guarded() -> None:
     """The guard is what is left for ids that are announced by nobody, and for rows that go."""
     lived = worlds(20, RULES)

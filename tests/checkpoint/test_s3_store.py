@@ -81,6 +81,7 @@ def test_what_is_not_there_is_not_found(store: S3Store) -> None:
     assert store.list("a") == []
 
 
+@pytest.mark.slow
 def test_lists_hold_the_names_below_a_folder_only(store: S3Store) -> None:
     for name in ("m/x/w0.json", "m/y/w0.json", "mm/z", "commits/1.json"):
         store.create(name, b"")

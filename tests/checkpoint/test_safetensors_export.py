@@ -56,6 +56,7 @@ def newest(folder: Path) -> Commit:
     return find_commit(LocalStore(folder), None)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["byte", "digest", "rows"])
 def test_what_is_not_as_committed_leaves_no_folder(tmp_path: Path, wrong: str) -> None:
     saved_world(tmp_path / "job", 1, [1])

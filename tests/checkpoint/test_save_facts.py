@@ -135,6 +135,7 @@ def test_the_threshold_of_each_table_is_recorded(tmp_path: Path) -> None:
     assert facts_of(lived(tmp_path / "full", 2, policy="full")[0][-1]).threshold is None
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_often_keeps_more_rows_hot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job's past reaches the policy's cost model, not only its interval."""
 

@@ -94,6 +94,7 @@ def test_a_fresh_folder_restores_nothing(tmp_path: Path) -> None:
     assert position is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [0, 1])
 def test_tables_with_hardly_a_row_are_restored(tmp_path: Path, num_rows: int) -> None:
     """A row less than ranks: some ranks have nothing to write, a table may have nothing at all."""

@@ -39,6 +39,7 @@ def trained_to(tables: Tables, saves: Checkpointer, steps: range) -> dict[int, R
     return rows
 
 
+@pytest.mark.slow
 def test_a_boundary_that_would_wait_too_long_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tables, saves, store, run = alone(tmp_path, policy="incremental", **BUDGET)
     store.hold()
@@ -85,6 +86,7 @@ def test_what_a_program_waits_for_at_its_end_is_not_over_the_budget(
     rank.checkpointer.close()
 
 
+@pytest.mark.slow
 def test_after_three_in_a_row_training_waits_as_long_as_the_save_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +110,7 @@ def test_after_three_in_a_row_training_waits_as_long_as_the_save_goes_on(
     check_all(tmp_path, rows)
 
 
+@pytest.mark.slow
 def test_a_slow_save_is_not_given_up_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables, saves, store, run = alone(tmp_path, policy="incremental", **BUDGET)
     store.hold()
@@ -123,6 +126,7 @@ def test_a_slow_save_is_not_given_up_while_it_goes_on(tmp_path: Path, monkeypatc
     check_all(tmp_path, rows)
 
 
+@pytest.mark.slow
 def test_a_store_that_hangs_holds_training_for_no_longer_than_that_and_ends_it_with_a_typed_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +151,7 @@ def test_a_store_that_hangs_holds_training_for_no_longer_than_that_and_ends_it_w
     check_all(tmp_path, rows)
 
 
+@pytest.mark.slow
 def test_a_save_that_was_given_up_and_commits_all_the_same_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +185,7 @@ def test_nobody_waits_for_ever_for_a_save_that_hangs(
     assert "failed" not in caplog.text  # the error that was raised says it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", [0, 1])
 def test_ranks_skip_alike_where_one_of_them_is_slow(tmp_path: Path, slow: int) -> None:
     def work(ranks: ThreadRanks) -> tuple[list[tuple[int, str, int]], dict[int, Rows]]:
@@ -202,6 +208,7 @@ def test_ranks_skip_alike_where_one_of_them_is_slow(tmp_path: Path, slow: int) -
     check_all(tmp_path, {step: results[0][1][step] | results[1][1][step] for step in range(1, 5)})
 
 
+@pytest.mark.slow
 def test_a_table_that_nobody_keeps_is_of_the_boundary_or_in_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_bases_of_small_tables_do_not_come_together(is_restarted: bool) -> None:
     assert sum(counts[-period:]) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts_every", [3, 7, 1000])
 @pytest.mark.parametrize("num_parts", [1, 16])
 def test_no_part_of_adaptive_has_a_longer_chain_than_it_may(restarts_every: int, num_parts: int) -> None:

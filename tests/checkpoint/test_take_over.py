@@ -176,6 +176,7 @@ def test_what_is_not_named_is_refused_on_every_rank_and_nothing_is_written(
     assert not list((tmp_path / "new").rglob("commits/*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_rows_beyond_the_bound_are_left_behind_once_that_is_named_and_verified_all_the_same(
     size: int, source: dict[tuple[str, int], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -67,6 +67,7 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
     return job.state()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [ROWS - 5000, ROWS, ROWS + 5000])
 def test_an_embedding_is_renamed_and_resized_with_its_optimizer_state(
     rows: int, old: dict[str, Tensor], tmp_path: Path
@@ -88,6 +89,7 @@ def test_an_embedding_is_renamed_and_resized_with_its_optimizer_state(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("idle", "migrate"),
     [
@@ -114,6 +116,7 @@ def test_an_embedding_of_another_size_is_refused(old: dict[str, Tensor], tmp_pat
         Job(tmp_path / "new", "a", ROWS + 1)
 
 
+@pytest.mark.slow
 def test_an_embedding_of_another_width_begins_anew_as_what_it_is_then(old: dict[str, Tensor], tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         Job(tmp_path / "new", "a", ROWS, dim=8)

@@ -45,7 +45,6 @@ FAMILIES: dict[str, tuple[Make, bool]] = {
     "LBFGS": (lambda p: optim.LBFGS(p, max_iter=2, history_size=2), False),
     "Muon": (optim.Muon, False),
 }
-QUICK = ("Adagrad", "SparseAdam")
 ROW_WISE = {"SGD", "SGD sparse", "Adagrad", "Adagrad sparse", "Adagrad fused", "SparseAdam"}
 
 
@@ -62,13 +61,12 @@ def opened(folder: Path, family: str, **config: Any) -> Job:
     return Job(folder, make, model=Model(is_sparse=is_sparse), **config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "policy"),
     [
-        *((family, "incremental") for family in QUICK),
-        ("SparseAdam", "adaptive"),
-        *(pytest.param("SparseAdam", policy, marks=pytest.mark.slow) for policy in ("differential", "check_n_run")),
-        *(pytest.param(family, "incremental", marks=pytest.mark.slow) for family in FAMILIES if family not in QUICK),
+        *((family, "incremental") for family in FAMILIES),
+        *(("SparseAdam", policy) for policy in ("adaptive", "differential", "check_n_run")),
     ],
 )
 def test_an_interrupted_job_ends_as_one_that_was_not(tmp_path: Path, family: str, policy: str) -> None:
@@ -112,6 +110,7 @@ def test_a_save_writes_the_rows_that_a_step_changed(tmp_path: Path) -> None:
         verify_commit(LocalStore(tmp_path), commit, "load")
 
 
+@pytest.mark.slow
 def test_an_optimizer_of_whole_tables_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "ett"):
         job = Job(tmp_path, optim.Adam).restore().train(1)
@@ -122,6 +121,7 @@ def test_an_optimizer_of_whole_tables_is_said_once(tmp_path: Path, caplog: pytes
     assert "Adam" in said and "each save writes all of it" in said
 
 
+@pytest.mark.slow
 def test_a_write_without_a_step_saves_all_rows_and_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -270,6 +270,7 @@ class DeepJob:
         return [tensor_bytes(value).tobytes() for value in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_one", [False, True])
 def test_several_optimizers_come_back(tmp_path: Path, as_one: bool) -> None:
     job = DeepJob(tmp_path, as_one=as_one)
@@ -345,6 +346,7 @@ def test_an_embedding_that_no_optimizer_of_torch_trains_is_dense(tmp_path: Path)
     assert not Job(tmp_path, of_small).restore().save().tables
 
 
+@pytest.mark.slow
 def test_a_job_may_change_its_policy(tmp_path: Path) -> None:
     expected = Job(tmp_path / "never saved", optim.Adagrad).train(9).values()
     for number, policy in enumerate(["full", "incremental", "full", "adaptive"]):
@@ -368,6 +370,7 @@ def test_a_restored_table_goes_on_with_its_chain(tmp_path: Path) -> None:
     assert rows_written(job.save(), "items") == {"cold": touched_rows(1, 2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "match"),
     [
@@ -388,6 +391,7 @@ def test_a_table_of_another_shape_is_refused_before_anything_changes(
     assert other.values() == before
 
 
+@pytest.mark.slow
 def test_a_refused_restore_leaves_the_table_that_a_fresh_start_saves(tmp_path: Path) -> None:
     Job(tmp_path, optim.Adam).restore().train(1).save()
     job = Job(tmp_path, optim.Adam, model=Model(num_rows=NUM_ROWS + 1))
@@ -421,6 +425,7 @@ def test_copies_on_several_ranks_are_saved_once(tmp_path: Path, family: str) -> 
     assert results[0][2] == expected  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_a_half_precision_table_with_odd_columns_comes_back(tmp_path: Path) -> None:
     def model() -> nn.Module:
         torch.manual_seed(1)

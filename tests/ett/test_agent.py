@@ -140,6 +140,7 @@ def test_a_waiting_agent_ends_when_it_is_told(spool: Spool) -> None:
     assert not running.is_alive()
 
 
+@pytest.mark.slow
 @given(st.floats(0, 1), st.integers(0, 40), st.floats(0, 10_000))
 def test_a_wait_is_bounded_and_never_less_than_was_asked(draw: float, failures: int, asked_s: float) -> None:
     backoff = Backoff(draw=lambda: draw, failures=failures)

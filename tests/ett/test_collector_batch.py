@@ -65,12 +65,13 @@ def test_any_bytes_are_a_batch_or_a_data_error(body: bytes) -> None:
 
 @pytest.mark.slow
 def test_a_gzip_bomb_is_refused_at_the_limit() -> None:
-    bomb = gzip.compress(b"\0" * (64 << 20))
+    bomb = gzip.compress(b"\0" * (64 << 20), compresslevel=1)
     assert len(bomb) < MAX_SENT_BYTES
     with pytest.raises(BodyTooLarge):
         unpack(bomb, "gzip")
 
 
+@pytest.mark.slow
 def test_a_body_that_unpacks_to_more_than_the_absolute_limit_is_refused() -> None:
     noise = b"".join(zlib.crc32(bytes([i % 251, i % 13])).to_bytes(4, "big") * 25 for i in range(90_000))
     packed = gzip.compress(noise)

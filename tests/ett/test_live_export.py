@@ -40,6 +40,7 @@ def live_export(folder: Path, receiver: Any, said: list[str]) -> LiveExport:
     return LiveExport(folder, otlp_settings(receiver.url, {}), LiveConfig(), said.append)
 
 
+@pytest.mark.slow
 def test_a_span_is_sent_once_even_by_another_process(job_dir: Path, receiver: Any) -> None:
     said: list[str] = []
     assert live_export(job_dir, receiver, said).send(spans=True, metrics=False)

@@ -30,6 +30,7 @@ def drained(ring: Ring) -> bytes:
     return lines
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(LINES, st.lists(st.booleans(), min_size=30, max_size=30))
 def test_lines_come_back_in_order_around_the_end_of_the_ring(

@@ -20,6 +20,7 @@ from ett.ring_writer import RingWriter
 pytestmark = pytest.mark.usefixtures("form")
 
 
+@pytest.mark.slow
 def test_a_burst_waits_for_the_drain_rather_than_losing_records(job_dir: Path, drain: RingDrain) -> None:
     rank = RingWriter(make_ring_folder(job_dir), job_dir, 1, "r0", COMMON, capacity=8192, wait_s=30.0)
     assert all(rank.emit("note", n=n) for n in range(3000))
@@ -195,6 +196,7 @@ def test_a_forked_child_writes_nothing_into_its_parents_ring(job_dir: Path, drai
     assert told == ["after", "proc_start"]
 
 
+@pytest.mark.slow
 def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_ring(job_dir: Path, drain: RingDrain) -> None:
     text = (
         "import os, signal, sys, ett\n"
@@ -213,6 +215,7 @@ def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_ring(job_dir:
         os.kill(child, 9)
 
 
+@pytest.mark.slow
 def test_a_forked_child_that_asks_gets_a_ring_of_its_own(job_dir: Path, drain: RingDrain) -> None:
     assert kinds_told(CHILD_THAT_ASKS, job_dir, drain) == ["child", "parent", "proc_start", "proc_start"]
     assert len({record.file for record in in_files(job_dir).records}) == 2

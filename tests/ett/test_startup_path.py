@@ -117,6 +117,7 @@ def starts(draw: st.DrawFn) -> StartedRank:
     return StartedRank(job="j", attempt=1, generation=0, rank=0, begin_ns=0, first_step_ns=first, nodes=tuple(nodes))
 
 
+@pytest.mark.slow
 @given(starts())
 def test_a_gain_is_at_most_the_nodes_own_time_and_is_found_on_the_path_alone(found: StartedRank) -> None:
     path = start_path(found)

@@ -419,6 +419,7 @@ def test_what_is_only_noted_of_the_host_holds_up_nothing_and_is_said_once(
     assert [(look["ok"], look["noted"]["memory"]) for look in looks] == [(True, found[0].note)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("resume", "is_well"), [("auto", False), ("never", True)])
 def test_a_job_that_has_committed_needs_its_commits(folder: JobFolder, resume: str, is_well: bool) -> None:
     write_json(folder.recipe_file, {"checkpoint": {"uri": f"file://{folder.path}/c"}})

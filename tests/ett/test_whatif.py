@@ -145,6 +145,7 @@ def test_cheaper_start_up_spans_are_the_job_that_started_faster(plan: Plan, case
     assert played == faster
 
 
+@pytest.mark.slow
 @thorough
 @given(plan=plans(), index=st.integers(0, 3))
 def test_a_removed_failure_is_the_job_that_never_met_it(plan: Plan, index: int, case_log: CaseLog) -> None:
@@ -157,6 +158,7 @@ def test_a_removed_failure_is_the_job_that_never_met_it(plan: Plan, index: int, 
     assert job.played(f"remove reason=cause{index}") == without.detail_ns
 
 
+@pytest.mark.slow
 @thorough
 @given(plan=plans())
 def test_a_job_without_any_failure_is_one_that_never_failed(plan: Plan, case_log: CaseLog) -> None:
@@ -187,6 +189,7 @@ def test_an_interval_in_time_is_the_job_that_saved_so(plan: Plan, every_s: int, 
         assert job.played(f"every {every_s}s") == other.detail_ns
 
 
+@pytest.mark.slow
 @thorough
 @given(plan=plans(hows=("failed", "preempted")), steps=st.integers(1, 15))
 def test_several_edits_are_the_job_with_all_of_them(plan: Plan, steps: int, case_log: CaseLog) -> None:

@@ -92,6 +92,7 @@ def test_a_node_begins_when_all_that_it_waits_for_have_ended(
         assert all(recorded.place("end", other) < recorded.place("begin", node) for other in node.after)
 
 
+@pytest.mark.slow
 @given(graph=graphs(), data=st.data(), mode=st.sampled_from(MODES))
 @settings(max_examples=60, deadline=None)
 def test_of_several_failures_the_first_declared_is_raised_and_nothing_that_waits_for_one_runs(

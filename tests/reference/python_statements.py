@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
+from pathlib import Path
+
+
+@functools.cache
+def statements_of(path: Path) -> list[ast.AST]:
+    """The statements of a file, parsed once in a process."""
+    return list(statements(ast.parse(path.read_text())))
 
 
 def statements(tree: ast.AST) -> Iterator[ast.AST]:

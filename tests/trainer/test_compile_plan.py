@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from ett.trainer.recipe import check
 EXAMPLE = Path(__file__).parents[2] / "examples" / "criteo.toml"
 
 
+@functools.cache
 def key_of(*overrides: str, world_size: int = 2) -> str:
     recipe = build_recipe(resolve(EXAMPLE, ["compile.dense=true", *overrides]).sections)
     return recipe_key_parts(recipe, compile_plan(recipe, world_size), {}).key
@@ -68,6 +70,7 @@ def test_ranks_of_another_world_have_slices_of_another_size() -> None:
     assert key_of(world_size=4) != key_of()
 
 
+@pytest.mark.slow
 @given(st.integers(1, 6), st.integers(1, 400), st.lists(st.integers(1, 400), max_size=6))
 def test_no_slice_is_longer_than_what_is_compiled(world: int, size: int, lanes: list[int]) -> None:
     ends = [*sorted({end for end in lanes if end < size}), size]

@@ -56,6 +56,7 @@ def compile_events(folder: Path) -> list[tuple[object, object]]:
     return [(line["action"], line["result"]) for line in lines if line["ev"] == "compile"]
 
 
+@pytest.mark.slow
 def test_compiling_ahead_leaves_what_is_trained(tmp_path: Path) -> None:
     assert live(tmp_path / "with", "compile.dense=true") == live(tmp_path / "without")
     assert compile_events(tmp_path / "with") == [("fetch", "miss"), ("publish", "nothing_new")]
@@ -69,12 +70,14 @@ def test_compiling_ahead_leaves_what_is_trained(tmp_path: Path) -> None:
     assert os.environ[FOLDER_VARIABLE] == str(tmp_path / "with" / "compiled" / f"r0-{os.getpid()}")
 
 
+@pytest.mark.slow
 def test_without_the_cache_nothing_is_fetched(tmp_path: Path) -> None:
     live(tmp_path / "j", "compile.dense=true", "compile.cache=false")
     assert compile_events(tmp_path / "j") == []
     assert os.environ[FOLDER_VARIABLE] == "before"
 
 
+@pytest.mark.slow
 def test_a_start_whose_key_cannot_be_made_goes_on_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: object) -> KeyParts:
         raise PermissionError("the model's sources")

@@ -79,6 +79,7 @@ def merged(by_rank: list[list[TableRows]]) -> Tensor:
     return torch.stack(tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_sharded_training_equals_flat_tables_to_the_bit(on_ranks: Run, world_size: int) -> None:
     by_rank = on_ranks(world_size, lambda collectives: trained(collectives, 6))

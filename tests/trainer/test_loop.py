@@ -293,6 +293,7 @@ def test_scoring_between_steps_changes_no_loss(on_ranks: OnRanks) -> None:
     assert (scored, spans) == ([4, 8], ["eval after 4", "eval after 8"])
 
 
+@pytest.mark.slow
 def test_ranks_asked_to_stop_while_they_score_stop_together_without_a_score(on_ranks: OnRanks) -> None:
     def body(collectives: Any) -> tuple[Progress, list[int]]:
         run = StubRun(stop_after=0 if collectives.rank else STEPS + 1, stops_in_spans=True)
@@ -302,6 +303,7 @@ def test_ranks_asked_to_stop_while_they_score_stop_together_without_a_score(on_r
     assert on_ranks(2, body) == [(Progress(4, 4 * BATCH, stopped=True), [])] * 2
 
 
+@pytest.mark.slow
 def test_each_batch_is_told_of_before_it_is_read(on_ranks: OnRanks) -> None:
     def body(collectives: Any) -> list[int]:
         loop, _ = make_loop(collectives, StubRun())

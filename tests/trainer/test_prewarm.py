@@ -58,6 +58,7 @@ def test_ranks_find_what_was_compiled_for_them(home: Path) -> None:
     assert (fetched.result, fetched.cache.key) == ("hit", data["key"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("generation", [0, 2])
 def test_a_process_has_nothing_of_one_that_was_killed_while_it_compiled(generation: int, home: Path) -> None:
     """Half an object would be signed and published with the rest; a replacement comes in a later generation."""
@@ -83,6 +84,7 @@ def test_what_is_there_is_not_compiled_again(home: Path) -> None:
     assert "hit" in prewarm().output
 
 
+@pytest.mark.slow
 def test_a_shared_store_gets_what_this_host_has(home: Path) -> None:
     prewarm()
     uri = ("--set", f"compile.uri={home / 'shared'}")

@@ -173,6 +173,7 @@ events = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(events)
 def test_steps_are_in_order_disjoint_and_no_sample_counts_twice(happened: list[tuple[str, int]]) -> None:
     loop = Loop()

@@ -44,6 +44,7 @@ def map_saves(job: ZipfJob, count: int) -> list[Any]:
     return [job.checkpoint() for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_another_bit_stops_the_benchmark(tmp_path: Path) -> None:
     job = ZipfJob(tmp_path / "job", RECIPE, ROWS, 2, {"policy": "adaptive"})
     map_saves(job, 1)

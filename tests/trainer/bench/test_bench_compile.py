@@ -45,6 +45,7 @@ def figures() -> dict[str, tuple[float | None, str]]:
     return {figure.name: (figure.value, figure.reason) for figure in result.figures}
 
 
+@pytest.mark.slow
 def test_figures_are_of_the_model_that_gains_least(words: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     found = figures()
     assert found["warm_cut_where_cold_60s"][0] == pytest.approx(0.96)
@@ -54,6 +55,7 @@ def test_figures_are_of_the_model_that_gains_least(words: dict[str, dict[str, An
     assert set(found) == set(load_targets("compile", quick=True))
 
 
+@pytest.mark.slow
 def test_a_machine_on_which_nothing_takes_a_minute_says_so(
     words: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,11 +63,13 @@ def test_a_machine_on_which_nothing_takes_a_minute_says_so(
     assert figures()["warm_cut_where_cold_60s"] == (None, "no model takes 60 s cold here: the longest 30.0 s")
 
 
+@pytest.mark.slow
 def test_a_start_that_compiles_is_no_hit(words: dict[str, dict[str, Any]]) -> None:
     words["mlp"] = {"graphs_compiled": 1}
     assert figures()["unchanged_recipe_hit_rate"][0] == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 def test_other_bits_are_no_figure(words: dict[str, dict[str, Any]]) -> None:
     words["dlrm"] = {"digest": "other"}
     with pytest.raises(ThresholdMissed, match="dlrm: 2 different results"):

@@ -93,11 +93,13 @@ def test_every_policy_is_measured_at_every_interval(tmp_path: Path) -> None:
     assert set(POLICIES) < set(words) and {"3", "100"} < set(words)
 
 
+@pytest.mark.slow
 def test_a_commit_is_the_state_of_its_boundary(tmp_path: Path) -> None:
     checked = check_commits(*pair_of_jobs(), tmp_path, 2)
     assert checked["saves"] == 2 and checked["rows_kept"] > 0 and checked["rows_compared"] == 2 * 4 * 2000
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_kept_are_found_and_no_figure_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = RowCapture._stage
 
@@ -111,12 +113,14 @@ def test_rows_that_are_not_kept_are_found_and_no_figure_is_printed(monkeypatch: 
         live_figures(SMALL, True, no_words)
 
 
+@pytest.mark.slow
 def test_a_save_that_keeps_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RowCapture, "keep", lambda self, slots, ids, path: None)
     with pytest.raises(ThresholdMissed, match="kept 0 rows"):
         live_figures(SMALL, True, no_words)
 
 
+@pytest.mark.slow
 def test_rows_that_only_the_count_says_were_kept_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def count_only(self: RowCapture, slots: Any, ids: Any, path: str) -> None:
         self._num[path] += len(ids)

@@ -117,6 +117,7 @@ def test_the_quick_form_has_fewer_legs_and_no_switch_left_out(known: Any) -> Non
     assert len(full.legs()) == sum(1 + 3 * (2 + len(full.switches_of(shape))) for shape in full.shapes)
 
 
+@pytest.mark.slow
 def test_every_leg_of_the_campaign_is_a_recipe_that_resolves(known: Any) -> None:
     campaign = Campaign.read(WORKLOAD, known, quick=False)
     shapes = {shape.name: shape for shape in campaign.shapes}

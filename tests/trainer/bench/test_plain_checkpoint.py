@@ -65,6 +65,7 @@ class Trained:
         return [self.step.take(step, next(self._ready), self._batches.clock)[0] for step in steps]
 
 
+@pytest.mark.slow
 def test_who_goes_on_from_a_plain_checkpoint_trains_the_same_bits(tmp_path: Path) -> None:
     whole = Trained(tmp_path)
     whole.train(range(1, 4))
@@ -77,6 +78,7 @@ def test_who_goes_on_from_a_plain_checkpoint_trains_the_same_bits(tmp_path: Path
         assert torch.equal(copy_of_rows(ours).weights, copy_of_rows(theirs).weights)
 
 
+@pytest.mark.slow
 def test_the_newest_plain_checkpoint_and_the_one_before_are_kept(tmp_path: Path) -> None:
     trained = Trained(tmp_path)
     assert trained.checkpoints.load() == (0, 0)
@@ -87,6 +89,7 @@ def test_the_newest_plain_checkpoint_and_the_one_before_are_kept(tmp_path: Path)
     assert Trained(tmp_path).checkpoints.load() == (3, 24)
 
 
+@pytest.mark.slow
 def test_what_is_published_is_every_row_by_its_id(tmp_path: Path) -> None:
     trained = Trained(tmp_path)
     trained.train(range(1, 3))

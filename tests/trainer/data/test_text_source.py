@@ -151,6 +151,7 @@ def test_a_file_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.
         list(source.windows(4))
 
 
+@pytest.mark.slow
 @given(text=st.text("ab\n\r", max_size=60).map(str.encode), num_lines=st.integers(1, 9), chunk_bytes=st.integers(1, 20))
 def test_windows_of_any_text_join_to_it_again(text: bytes, num_lines: int, chunk_bytes: int) -> None:
     class Chunks(io.BytesIO):

@@ -54,6 +54,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_any_number_of_examples_is_one_graph_and_the_model(graphs: list[Any], dropout: float) -> None:
     plain, model = make_model(dropout), make_model(dropout)
@@ -64,6 +65,7 @@ def test_any_number_of_examples_is_one_graph_and_the_model(graphs: list[Any], dr
     assert len(graphs) == 1
 
 
+@pytest.mark.slow
 def test_what_a_stand_in_has_compiled_the_model_finds(graphs: list[Any]) -> None:
     stand_in, model = make_model(), make_model()
     for each in (stand_in, model):

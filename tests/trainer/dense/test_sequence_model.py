@@ -155,6 +155,7 @@ def test_two_runs_have_the_same_bits() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*(step.model.parameters() for step in steps), strict=True))
 
 
+@pytest.mark.slow
 def test_pooled_rows_and_dense_features_stand_beside_the_history() -> None:
     model = recipe_model(CONFIG, tables(LocalCollectives(), CONFIG), num_dense=3)
     looked_up = model.ebc.look_up(batch(1).features)

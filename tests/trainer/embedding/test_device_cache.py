@@ -147,6 +147,7 @@ def test_any_order_of_calls_gives_the_bits_of_all_rows_on_the_device(seed: int) 
     assert_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_too_small_is_an_error_that_names_tables_and_sizes() -> None:
     batches = [batch(seed) for seed in range(2)]
     both = num_distinct(batches)

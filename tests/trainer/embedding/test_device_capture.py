@@ -86,7 +86,8 @@ def live_through(tables: Any, parts: list[Any], rng: random.Random) -> int:
     return num_kept
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("cache", CACHES, ids=["all", "rows_cached", "both_cached"])
 def test_every_row_is_that_of_the_boundary(make: Make, cache: CacheParams | None, seed: int) -> None:
     optimizers = list(EmbOptimType)
@@ -143,6 +144,7 @@ def test_a_launch_that_fails_fails_the_save_and_says_why(make: Make, monkeypatch
     boundary.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["the update keeps no row", "a claim gets every row"])
 def test_without_a_rule_wrong_rows_are_found(make: Make, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     if rule == "the update keeps no row":
@@ -161,6 +163,7 @@ def test_without_a_rule_wrong_rows_are_found(make: Make, monkeypatch: pytest.Mon
             live_through(tables, parts, random.Random(seed))
 
 
+@pytest.mark.slow
 def test_training_waits_for_room_and_counts_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows in a batch than the ring has, and more kept than there is memory for until the writer reads."""
     tables, parts = tracked(make, EmbOptimType.EXACT_SGD)
@@ -198,6 +201,7 @@ def test_a_boundary_that_no_checkpoint_used_has_its_rows_changed_again(make: Mak
     assert not bits_set(part.at_boundary(None, PATIENT).changed(), 170)
 
 
+@pytest.mark.slow
 def test_a_drain_that_fails_fails_the_checkpoint_and_not_training(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, *args: Any) -> None:
         raise RuntimeError("the link is gone")

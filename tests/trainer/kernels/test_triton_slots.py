@@ -120,6 +120,7 @@ def test_the_rows_used_longest_ago_leave_first(device: torch.device) -> None:
         assert torch.nonzero(cache.slots.slot_of_row >= 0).squeeze(1).tolist() == [0, 4, 5, 7, 8, 9]
 
 
+@pytest.mark.slow
 def test_a_batch_without_room_takes_no_slot(device: torch.device) -> None:
     for kind in (kernels(), reference_slots):
         cache = Cache(kind, 6, device)

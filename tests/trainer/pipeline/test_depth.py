@@ -152,10 +152,9 @@ def vars_of(rows: Any) -> dict[str, Any]:
     return {"ids": rows.ids.tolist(), "weights": rows.weights.tolist(), **states}
 
 
-@pytest.mark.parametrize("config", [CONFIG, pytest.param(BAGS, marks=pytest.mark.slow)], ids=["one id", "bags"])
-@pytest.mark.parametrize(
-    "world_size", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [CONFIG, BAGS], ids=["one id", "bags"])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_no_bit_depends_on_the_depth(on_ranks: OnRanks, world_size: int, config: TrainerConfig) -> None:
     expected = on_ranks(world_size, lambda c: trained(c, 0, config=config))
     for depth in DEPTHS:
