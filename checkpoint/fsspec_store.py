@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ett.checkpoint.store import Entry
-from ett.fsspec_system import open_system, store_failure, written_unix_s
+from ett.fsspec_system import files_below, open_system, store_failure, written_unix_s
 
 
 class FsspecReader:
@@ -83,10 +83,7 @@ class FsspecStore:
 
     def entries(self, prefix: str) -> builtins.list[Entry]:
         with self._translated(prefix) as path:
-            try:
-                found: dict[str, dict[str, Any]] = self._system.find(path.rstrip("/"), detail=True)
-            except FileNotFoundError:
-                return []
+            found = files_below(self._system, path.rstrip("/"))
         top = f"{self._root}/"
         ours = {str(name).removeprefix(top): facts for name, facts in found.items() if str(name).startswith(top)}
         return [Entry(name, int(ours[name]["size"]), _modified(ours[name])) for name in sorted(ours)]

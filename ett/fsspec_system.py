@@ -27,6 +27,31 @@ def open_system(uri: str, field: str, **options: Any) -> tuple[Any, str]:
     return system, root.rstrip("/")
 
 
+def files_below(system: Any, path: str) -> dict[str, dict[str, Any]]:
+    """Return name -> facts of every file below a folder; {} where there is none. Raises: OSError: it did not answer.
+
+    fsspec's own `find` walks the folders and leaves out the ones whose listing fails: a store that is down would read
+    as one without commits, and what it holds as what nobody needs. One that asks for all names at once says so.
+    """
+    if not _is_default(type(system), "find"):
+        try:
+            return dict(system.find(path, detail=True))
+        except FileNotFoundError:
+            return {}
+    try:
+        entries = system.ls(path, detail=True)
+    except (FileNotFoundError, NotADirectoryError):  # it may go meanwhile
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        name = str(entry["name"]).rstrip("/")
+        if entry["type"] != "directory":
+            found[name] = entry
+        elif name != path:
+            found |= files_below(system, name)
+    return found
+
+
 def store_failure(err: OSError, place: str) -> EttError:
     """Return the typed error of a failed request for `place`, as `os_failure` does for a path."""
     if isinstance(err, PermissionError):
@@ -47,12 +72,7 @@ def written_unix_s(facts: Mapping[str, Any]) -> float | None:
 
 def _check_creates(kind: Any, uri: str, field: str) -> None:
     """Refuse fsspec's default, which asks whether a name exists and then writes: no probe would notice that."""
-    from fsspec.asyn import AsyncFileSystem
-    from fsspec.spec import AbstractFileSystem
-
-    parent = AsyncFileSystem if issubclass(kind, AsyncFileSystem) else AbstractFileSystem
-    name = "_pipe_file" if parent is AsyncFileSystem else "pipe_file"
-    if getattr(kind, name) is getattr(parent, name):
+    if _is_default(kind, "pipe_file"):
         raise ConfigError(
             f"{uri}: fsspec's {kind.__name__} looks whether a name is free and then writes it, so two processes "
             "could both take it",
@@ -60,3 +80,13 @@ def _check_creates(kind: Any, uri: str, field: str) -> None:
             do=f"set {field} to another store",
             code="F007",
         )
+
+
+def _is_default(kind: Any, method: str) -> bool:
+    """Return whether a class of file systems has fsspec's own, generic version of a method."""
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.spec import AbstractFileSystem
+
+    parent = AsyncFileSystem if issubclass(kind, AsyncFileSystem) else AbstractFileSystem
+    name = f"_{method}" if parent is AsyncFileSystem else method
+    return getattr(kind, name) is getattr(parent, name)

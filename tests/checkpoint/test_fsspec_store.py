@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import fsspec
 import pytest
@@ -16,7 +17,7 @@ from ett.checkpoint.fsspec_store import FsspecStore
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.s3_store import S3Store
 from ett.checkpoint.store import open_store
-from ett.errors import ConfigError
+from ett.errors import ConfigError, Unreachable
 
 
 class LooksFirst(MemoryFileSystem):  # type: ignore[misc]
@@ -33,9 +34,22 @@ class Replaces(MemoryFileSystem):  # type: ignore[misc]
         super().pipe_file(path, value, mode="overwrite")
 
 
+class IsDown(MemoryFileSystem):  # type: ignore[misc]
+    """Does not list some folder, and looks for files as fsspec's default does, folder by folder."""
+
+    protocol = "isdown"
+    find = fsspec.AbstractFileSystem.find
+    refused: ClassVar[str] = ""
+
+    def ls(self, path: str, detail: bool = True, **kwargs: object) -> object:
+        if self.refused and path.rstrip("/").endswith(self.refused):
+            raise OSError("503 Service Unavailable")
+        return super().ls(path, detail=detail, **kwargs)
+
+
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    for system in (LooksFirst, Replaces):
+    for system in (LooksFirst, Replaces, IsDown):
         fsspec.register_implementation(system.protocol, system, clobber=True)
     yield
     MemoryFileSystem.store.clear()
@@ -66,6 +80,20 @@ def test_names_are_given_once_and_lists_are_relative(tmp_path: Path) -> None:
     store.delete("d/f")
     with pytest.raises(FileNotFoundError):
         store.size("d/f")
+
+
+@pytest.mark.parametrize("refused", ["/commits", "/d"])
+def test_a_store_that_does_not_list_is_not_one_without_commits(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job would start over, and delete as orphans what it cannot see the commits of."""
+    store = FsspecStore("isdown://job")
+    for name in ("commits/1.json", "d/ab/x/f"):
+        store.create(name, b"1")
+    assert store.list("") == ["commits/1.json", "d/ab/x/f"]
+    monkeypatch.setattr(IsDown, "refused", refused)
+    with pytest.raises(Unreachable, match="503"):
+        store.list(refused.strip("/"))
+    with pytest.raises(Unreachable, match="503"):
+        store.list("")
 
 
 @pytest.mark.parametrize("scheme", ["looksfirst", "replaces"])
