@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from contextlib import suppress
 
 from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.commit_cache import CommitCache
@@ -74,19 +75,23 @@ def delete_commits(commits: CommitLog, known: dict[int, Commit], seqs: list[int]
     """Delete records, then those of the files that no record needs which was made meanwhile, in this order.
 
     A newer life may go back to a commit that is about to go: whoever opens an epoch looks whether that is still there
-    after its own record is, so that it sees the deletion, or is seen here.
+    after its own record is, so that it sees the deletion, or is seen here. So does whoever pins or leases a commit:
+    of one that was held meanwhile the record comes back.
     Args: known: all records as they were when this was decided.
-    Raises: CorruptState: a record that was made meanwhile cannot be read; the files stay.
+    Raises: CorruptState: a record or a pin that was made meanwhile cannot be read; the files stay.
     """
     store = commits.store
     for seq in seqs:
         store.delete(commit_name(seq))
-    if not seqs:
-        late = []
-    else:
+    needed: set[str] = set()
+    if seqs:
         store.sync([commit_name(seqs[0])])
-        late = [seq for seq in commits.seqs() if seq > max(known)]
-    needed = {file.path for seq in late for file in commits.read(seq).stored_files()}
+        late = [commits.read(seq) for seq in commits.seqs() if seq > max(known)]
+        held = [known[seq] for seq in sorted(_held(store, known).keys() & set(seqs))]
+        for commit in held:
+            with suppress(FileExistsError):
+                store.create(commit_name(commit.seq), commit.to_bytes(with_files=not commit.lists))
+        needed = {file.path for commit in (*late, *held) for file in commit.stored_files()}
     for name in names:
         if name not in needed:
             store.delete(name)

@@ -111,6 +111,34 @@ def test_a_commit_that_just_went_is_not_pinned(saved: Path) -> None:
     assert store.list("pins") == []
 
 
+class PinnedMeanwhile(LocalStore):
+    """Somebody pins the commit of step 2 once its deletion is decided."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.commit, _ = find_commit(self, 2)
+
+    def delete(self, name: str) -> None:
+        if name == commit_name(self.commit.seq):
+            pin(LocalStore(self.root), self.commit, "late")
+        super().delete(name)
+
+
+@pytest.mark.parametrize("by_the_job", [True, False])
+def test_a_commit_that_is_pinned_while_it_goes_stays(saved: Path, by_the_job: bool) -> None:
+    """Whoever has been told that it is pinned may count on it."""
+    store = PinnedMeanwhile(saved)
+    if by_the_job:
+        retire(store, 1)
+    else:
+        collect(store, ONE, plan_collection(store, ONE))
+    assert steps(saved) == [2, 4]
+    assert_whole(saved)
+    unpin(LocalStore(saved), "late")
+    gc(saved)
+    assert steps(saved) == [4]
+
+
 def test_a_commit_that_is_read_stays_until_its_reader_is_done_or_dead(saved: Path) -> None:
     store = LocalStore(saved)
     with leased(store, find_commit(store, 1)[0], "a test"):
