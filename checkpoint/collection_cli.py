@@ -16,9 +16,9 @@ from ett.checkpoint.progress import progress
 from ett.checkpoint.verify import with_digests
 from ett.errors import UsageError
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+_SPAN = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(s|m|h|d)")
 _SPAN_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(|KiB|MiB|GiB|TiB)")
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(|KiB|MiB|GiB|TiB)")
 _SIZE_POWER = ["", "KiB", "MiB", "GiB", "TiB"]
 
 

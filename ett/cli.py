@@ -14,8 +14,16 @@ from ett.errors import EttError
 from ett.os_failure import os_failure
 from ett.seams import ALIASES, VERBS, load
 
-# Trouble with a user's disk or rights; any other OSError that arrives here is a bug of ours.
-_USERS_TROUBLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
+# Trouble with a user's disk, rights or names; any other OSError that arrives here is a bug of ours.
+_USERS_TROUBLE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ENAMETOOLONG,
+)
 
 
 class VerbGroup(click.Group):

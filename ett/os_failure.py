@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from ett.errors import AccessDenied, EttError, Unreachable
+from ett.errors import AccessDenied, ConfigError, EttError, Unreachable
 
 
 def os_failure(err: OSError, path: Path | str, *, elsewhere: str) -> EttError:
@@ -25,5 +25,12 @@ def os_failure(err: OSError, path: Path | str, *, elsewhere: str) -> EttError:
             f"no space left for {path}: {reason}",
             do=f"free space, or choose a larger disk ({elsewhere})",
             code="S002",
+        )
+    if err.errno == errno.ENAMETOOLONG:
+        text = str(path)
+        return ConfigError(
+            f"a name of {len(text)} characters is too long for this file system: {text[:60]}…",
+            expected="255 bytes a name at most",
+            do=f"choose a shorter one ({elsewhere})",
         )
     return Unreachable(f"input/output failed on {path}: {reason}", do="check the disk, then try again", code="S003")

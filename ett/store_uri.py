@@ -42,6 +42,9 @@ def is_local(uri: str) -> bool:
 
 
 def local_path(uri: str) -> Path:
-    """Return the absolute folder that a checked local uri names."""
+    """Return the absolute folder that a checked local uri names. Raises: ConfigError: `~somebody` is nobody."""
     path = unquote(urlsplit(uri).path) if _SCHEME.match(uri) else uri
-    return Path(path).expanduser().absolute()
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as err:
+        raise ConfigError(f"{uri!r} begins in the home of a user that this host does not know") from err

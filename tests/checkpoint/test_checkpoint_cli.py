@@ -91,13 +91,26 @@ def test_a_damaged_record_is_listed_and_warned_of(copy: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("argv", "code"), [(["show", "no-such-job"], 4), (["show", "{saved}", "--step", "9"], 4), (["ls", "ftp://x/y"], 3)]
+    ("argv", "code"),
+    [
+        (["show", "no-such-job"], 4),
+        (["show", "{saved}", "--step", "9"], 4),
+        (["ls", "ftp://x/y"], 3),
+        (["ls", "http://127.0.0.1:1/x"], 6),
+        (["ls", "x" * 300], 3),
+        (["ls", "~no-such-user/x"], 3),
+        (["export", "{saved}", "--to", "x" * 300], 3),
+        (["gc", "{saved}", "--max-bytes", "9" * 400], 2),
+        (["gc", "{saved}", "--keep-every", "\u0661h"], 2),
+    ],
 )
 def test_what_is_not_there_has_its_exit_code(
     saved: Path, argv: list[str], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["checkpoint", *(word.format(saved=saved) for word in argv)]) == code
-    assert "error[ETT-" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "error[ETT-" in told
+    assert "ETT-E000" not in told
 
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
