@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import xxhash
+
+from ett.errors import CorruptState
 
 Json = Any  # what json.loads returns
 HASH_FIELD = "manifest_xxh3_128"
@@ -33,7 +37,7 @@ def unseal(data: bytes) -> dict[str, Any] | None:
     fields = unchecked_fields(data)
     try:
         return fields if fields is not None and seal(fields) == data else None
-    except ValueError:  # a number that is not finite, which json.loads takes
+    except (ValueError, RecursionError):  # a number that is not finite, which json.loads takes
         return None
 
 
@@ -41,9 +45,25 @@ def unchecked_fields(data: bytes) -> dict[str, Any] | None:
     """Return the fields of a document whose seal nobody looks at, or None where it is no JSON object."""
     try:
         fields = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: a million brackets
         return None
     if not isinstance(fields, dict):
         return None
     fields.pop(HASH_FIELD, None)
     return fields
+
+
+@contextmanager
+def well_formed(name: str) -> Iterator[None]:
+    """Raise CorruptState where the fields of a sealed document are read and are not those of its kind.
+
+    Its checksum is right, so that whoever wrote it, wrote it so.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as err:
+        raise CorruptState(
+            f"{name} has its checksum, but not the fields of its kind: {type(err).__name__}: {err}",
+            expected="a document as docs/checkpoint.md describes it",
+            do="restore another commit, and tell whoever wrote this one",
+        ) from err

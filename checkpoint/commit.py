@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import xxhash
 
-from ett.checkpoint.canonical_json import Json, canonical_json, seal, unseal
+from ett.checkpoint.canonical_json import Json, canonical_json, seal, unseal, well_formed
 from ett.checkpoint.dense_entry import DenseEntry
 from ett.checkpoint.digest import ColumnGroup
 from ett.checkpoint.segment import StoredFile
@@ -25,6 +26,7 @@ KNOWN_FEATURES = (FULL, CHAIN, SEGMENTS, DENSE_FILES, FILE_LISTS, QUANTISED)
 MIN_READER = {FULL: "1.0", CHAIN: "1.1", DENSE_FILES: "1.2", FILE_LISTS: "1.3", QUANTISED: "1.4"}
 
 CommitType = Literal["base", "delta", "rewrite", "epoch_open"]
+_TABLE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # it is part of file names
 ReadList = Callable[[StoredFile], Json]
 
 
@@ -71,6 +73,8 @@ class TableEntry:
         states = [ColumnGroup(f"state:{s['name']}", s["dtype"], s["width"]) for s in entry["states"]]
         groups = (ColumnGroup("weight", entry["weight_dtype"], entry["dim"]), *states)
         spec = TableSpec(table_id=entry["id"], name=entry["fqn"], dim=entry["dim"], groups=groups)
+        if _TABLE_ID.fullmatch(spec.table_id) is None or min(spec.group_bytes) < 1:
+            raise ValueError(f"a table {spec.table_id!r} of {spec.group_bytes} bytes a row")
         files = tuple(TableFile.from_json(file, entry["fqn"]) for file in entry["files"])
         return cls(spec=spec, num_rows=entry["rows"], digest=entry["digest"], files=files)
 
@@ -218,6 +222,11 @@ def parse_commit(data: bytes, name: str, read_list: ReadList | None = None) -> C
     fields = unseal(data)
     if fields is None or fields.get("document") != "commit":
         raise CorruptState(f"{name} does not match its checksum", do="restore another commit")
+    with well_formed(name):
+        return _commit_of(fields, name, read_list)
+
+
+def _commit_of(fields: dict[str, Any], name: str, read_list: ReadList | None) -> Commit:
     _refuse_newer(fields, name)
     if name != commit_name(fields["seq"]):
         raise CorruptState(f"{name} holds commit {fields['seq']}", do="restore another commit")
@@ -244,7 +253,7 @@ def parse_commit(data: bytes, name: str, read_list: ReadList | None = None) -> C
         fragments=tuple(StoredFile.from_json(entry) for entry in fields["fragments"]),
         lists=lists,
         policy=fields["policy"],
-        stats=fields["stats"],
+        stats=dict(fields["stats"]),
     )
 
 
@@ -257,12 +266,13 @@ def _add_files(tables: list[Json], lists: Iterable[Json]) -> None:
 
 def _refuse_newer(fields: dict[str, Any], name: str) -> None:
     """Raise ConfigError for a commit that this reader would misunderstand; a higher minor alone is none."""
-    unknown = sorted(set(fields["features_required"]) - set(KNOWN_FEATURES))
-    needed = tuple(int(part) for part in fields["min_reader"].split("."))
-    if fields["major"] == MAJOR and needed <= (MAJOR, MINOR) and not unknown:
-        return
+    major, unknown, needed = fields["major"], list[str](), "another major"
+    if major == MAJOR:
+        unknown, needed = sorted(set(fields["features_required"]) - set(KNOWN_FEATURES)), fields["min_reader"]
+        if tuple(int(part) for part in needed.split(".")) <= (MAJOR, MINOR) and not unknown:
+            return
     raise ConfigError(
-        f"{name} is of format {fields['major']}.{fields['minor']}, for readers of {fields['min_reader']} and later, "
+        f"{name} is of format {major}.{fields.get('minor', '?')}, for readers of {needed} and later, "
         f"with {', '.join(unknown) or 'known features'}",
         expected=f"format {MAJOR}, for readers of {MAJOR}.{MINOR}, with {', '.join(KNOWN_FEATURES)}",
         do="use the ett that wrote it, or a newer one",

@@ -18,7 +18,8 @@ from ett.errors import AccessDenied, ConfigError, Conflict, CorruptState, Unreac
 
 log = logging.getLogger(__name__)
 FORMAT_NAME = "FORMAT.json"
-_COMMIT = re.compile(r"commits/(\d{16})\.json")
+LAST_SEQ = 10**16 - 1
+_COMMIT = re.compile(r"commits/([0-9]{16})\.json")
 
 
 class CommitLog:
@@ -69,8 +70,14 @@ class CommitLog:
         """Create a commit, the instant at which it exists, and return it as it is stored: with its lists of files.
 
         Raises: Conflict: the number is taken, or was: a newer incarnation of the job has opened the folder.
+            CorruptState: there is no higher number.
         """
         name = commit_name(commit.seq)
+        if commit.seq > LAST_SEQ:  # it would be listed by nobody
+            raise CorruptState(
+                f"a record {commit_name(LAST_SEQ)} under {self.store.uri} leaves no number for another commit",
+                do="delete it: no job has made so many commits",
+            )
         commit, record, lists = split(commit)
         for path, data in lists.items():
             with suppress(FileExistsError):  # named by its hash: of the commit that this one repeats

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ett.checkpoint.canonical_json import Json, seal, unseal
+from ett.checkpoint.canonical_json import Json, seal, unseal, well_formed
 from ett.checkpoint.dtypes import ITEM_BYTES
 from ett.checkpoint.segment import SegmentIdentity
 from ett.errors import CorruptState
@@ -85,4 +85,5 @@ def parse_document(data: bytes, identity: SegmentIdentity, path: str) -> tuple[l
     found = {key: fields.get(key) for key in expected}
     if found != expected:
         raise CorruptState(f"dense state: {path} belongs elsewhere: {found}", expected=str(expected))
-    return [DenseTensor.from_json(entry) for entry in fields["tensors"]], fields["tree"]
+    with well_formed(path):
+        return [DenseTensor.from_json(entry) for entry in fields["tensors"]], fields["tree"]

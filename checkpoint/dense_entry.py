@@ -35,8 +35,10 @@ class DenseEntry:
 
     def named(self, name: str) -> StoredFile:
         """Return the file of a name within the folder; `METADATA_NAME` and `DOCUMENT_NAME` are always there."""
-        (found,) = (file.stored for file in self.files if file.stored.path.rpartition("/")[2] == name)
-        return found
+        found = [file.stored for file in self.files if file.stored.path.rpartition("/")[2] == name]
+        if len(found) != 1:
+            raise LookupError(f"the dense state has {len(found)} files {name}")
+        return found[0]
 
     def as_json(self) -> dict[str, Any]:
         whose = self.identity
@@ -54,13 +56,16 @@ class DenseEntry:
         version = entry.get("dcp_version")
         place = entry["files"][0] if version is None else {**entry, "kind": "dense", "writer": 0, "part": 0}
         files = tuple(DenseFile(stored=StoredFile.from_json(f), writer=f["writer"]) for f in entry["files"])
-        return cls(
+        found = cls(
             identity=SegmentIdentity.from_json(place, ""),
             files=files,
             num_items=entry["n_items"],
             digest=entry["digest"],
             dcp_version=version,
         )
+        for name in (METADATA_NAME, DOCUMENT_NAME) if version is not None else ():
+            found.named(name)
+        return found
 
 
 def dense_folder(identity: SegmentIdentity) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ett.checkpoint.canonical_json import seal, unseal
+from ett.checkpoint.canonical_json import seal, unseal, well_formed
 from ett.checkpoint.commit import Commit, commit_name
 from ett.checkpoint.restore_checks import check_files
 from ett.checkpoint.store import Store
@@ -44,8 +44,9 @@ def holds(store: Store, now_unix_s: float) -> list[Hold]:
             if fields is None:
                 raise CorruptState(f"{entry.name} under {store.uri} is damaged", do="delete it, or set the pin again")
             name = entry.name.removeprefix("pins/").removesuffix(".json") if top == "pins" else ""
-            why = f"pin {name}" if top == "pins" else f"read by {fields['reader']}"
-            found.append(Hold(seq=fields["seq"], name=name, why=why))
+            with well_formed(f"{entry.name} under {store.uri}"):
+                why = f"pin {name}" if top == "pins" else f"read by {fields['reader']}"
+                found.append(Hold(seq=int(fields["seq"]), name=name, why=why))
     return found
 
 
@@ -63,7 +64,7 @@ def pin(store: Store, commit: Commit, name: str) -> None:
         store.create(f"pins/{name}.json", seal(fields))
     except FileExistsError as err:
         held = unseal(store.read(f"pins/{name}.json"))
-        if held is None or held["seq"] != commit.seq:
+        if held is None or held.get("seq") != commit.seq:
             raise Conflict(
                 f"the pin {name} holds another commit", do=f"`ett checkpoint unpin … {name}`, or another --name"
             ) from err

@@ -11,6 +11,7 @@ Integers are little-endian. crc32 is zlib's (polynomial 0xEDB88320).
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,6 +24,8 @@ ALIGNMENT = 4096
 PREFIX = struct.Struct("<8sII")
 TRAILER = struct.Struct("<IQQQ16s8s")
 HASH_AND_END_BYTES = 24
+# Where files of commits lie. Whoever reads or deletes what a commit lists must never be led elsewhere.
+_PLACE = re.compile(r"(?:m|d|dense)(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_.-]{1,255})+")
 INDEX_DTYPE = np.dtype(
     [
         ("section", "<u2"),  # number of the section in the header's list
@@ -80,12 +83,21 @@ class StoredFile:
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> StoredFile:
+        """Return the file of an entry. Raises: LookupError, TypeError, ValueError: it is none of a commit's."""
+        if _PLACE.fullmatch(entry["path"]) is None:
+            raise ValueError(f"the path {entry['path'][:200]!r} is not one below m, d or dense")
+        if not is_count(entry["bytes"]):
+            raise ValueError(f"{entry['path']} is {entry['bytes']!r} bytes")
         return cls(path=entry["path"], bytes=entry["bytes"], xxh3_128=entry["xxh3_128"])
 
 
 def unhashed_end(stored: StoredFile) -> bytes:
     """Return the bytes at a file's end that its hash leaves out, a segment's: the hash itself, and the end magic."""
     return bytes.fromhex(stored.xxh3_128) + END_MAGIC if stored.path.endswith(".seg") else b""
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def padding_bytes(offset: int) -> int:

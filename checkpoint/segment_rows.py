@@ -172,6 +172,9 @@ def checked_blocks(segment: Segment, spec: TableSpec, file: TableFile) -> list[N
     _check_count(segment, ids, file.num_rows, header["num_rows"], "rows")
     for tombstones in per_section[len(spec.groups) + 1 :]:
         _check_count(segment, tombstones, file.num_tombstones, header["num_tombstones"], "tombstones")
+    ends = [(int(b[0]["min_id"]), int(b[-1]["max_id"])) for b in (ids, *per_section[len(spec.groups) + 1 :]) if len(b)]
+    if ends and (min(ends)[0], max(high for _, high in ends)) != (file.min_id, file.max_id):
+        raise segment.corrupt(f"has other ids than {file.min_id} to {file.max_id}, as the manifest says")
     for number, (blocks, group) in enumerate(zip(values, spec.groups, strict=True)):
         bits = 0 if number else file.weight_bits
         same = len(blocks) == len(ids) and all(

@@ -10,7 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ett.checkpoint.digest import ColumnGroup
-from ett.checkpoint.segment import SegmentIdentity, StoredFile
+from ett.checkpoint.segment import SegmentIdentity, StoredFile, is_count
 
 Bytes = NDArray[np.uint8]
 Ids = NDArray[np.int64]
@@ -102,8 +102,12 @@ class TableFile:
 
     @classmethod
     def from_json(cls, entry: dict[str, Any], table: str) -> TableFile:
+        stored = StoredFile.from_json(entry)
+        counts = entry["n_rows"], entry["n_tomb"]
+        if not all(map(is_count, counts)) or counts[0] > stored.bytes or entry["kind"] not in TABLE_KINDS:
+            raise ValueError(f"{stored.path} is a {entry['kind']!r} of {counts} rows and tombstones")
         return cls(
-            stored=StoredFile.from_json(entry),
+            stored=stored,
             identity=SegmentIdentity.from_json(entry, table),
             num_rows=entry["n_rows"],
             num_tombstones=entry["n_tomb"],
