@@ -178,7 +178,10 @@ class LocalStore:
             while not first.parent.is_dir():
                 first = first.parent
             with suppress(FileNotFoundError):  # whoever deletes the last file of the parent removes that: once more
-                first.mkdir(exist_ok=True)
+                try:
+                    first.mkdir(exist_ok=True)
+                except FileExistsError as err:  # a file, or a link to nowhere: not a name that another writer has taken
+                    raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(first)) from err
                 self._sync_folder(first.parent)
 
     def _drop_empty_folders(self, folder: Path) -> None:
@@ -186,7 +189,8 @@ class LocalStore:
             try:
                 folder.rmdir()
             except OSError as err:
-                if err.errno in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
+                # A folder that is a link to another place is none that could go.
+                if err.errno in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST, errno.ENOTDIR):
                     return
                 raise
             folder = folder.parent

@@ -23,6 +23,7 @@ _USERS_TROUBLE = (
     errno.EDQUOT,
     errno.EIO,
     errno.ENAMETOOLONG,
+    errno.ENOTDIR,
 )
 
 

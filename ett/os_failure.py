@@ -26,6 +26,12 @@ def os_failure(err: OSError, path: Path | str, *, elsewhere: str) -> EttError:
             do=f"free space, or choose a larger disk ({elsewhere})",
             code="S002",
         )
+    if err.errno == errno.ENOTDIR:
+        return ConfigError(
+            f"{err.filename or path}: this, or a part of it, is no folder",
+            do=f"remove it, or choose another place ({elsewhere})",
+            code="F004",
+        )
     if err.errno == errno.ENAMETOOLONG:
         text = str(path)
         return ConfigError(

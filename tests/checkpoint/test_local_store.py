@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ett.checkpoint.local_store import LocalStore
-from ett.errors import Conflict
+from ett.errors import ConfigError, Conflict
 
 
 class Swept(LocalStore):
@@ -64,3 +64,25 @@ def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path: Path, monke
     LocalStore(tmp_path).create("d/ab/uuid/t0000.seg", b"ours")
     assert gone
     assert LocalStore(tmp_path).read("d/ab/uuid/t0000.seg") == b"ours"
+
+
+@pytest.mark.parametrize("top", ["commits", "d"])
+def test_names_are_deleted_from_a_folder_that_is_a_link_to_another_disk(tmp_path: Path, top: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / top).symlink_to(tmp_path / "elsewhere")
+    store = LocalStore(tmp_path / "job")
+    store.create(f"{top}/ab/f", b"1")
+    store.delete(f"{top}/ab/f")
+    store.create(f"{top}/f", b"2")
+    store.delete(f"{top}/f")
+    assert store.list("") == []
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["file", "link to nowhere"])
+def test_what_is_no_folder_is_not_a_name_that_another_writer_has_taken(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "job"
+    place.write_bytes(b"") if kind == "file" else place.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="is no folder"):
+        LocalStore(place).create("commits/1.json", b"1")

@@ -17,6 +17,8 @@ from ett.cli import run
         (errno.EACCES, "P001", 5),
         (errno.EROFS, "P001", 5),
         (errno.EIO, "S003", 6),
+        (errno.ENOTDIR, "F004", 3),
+        (errno.ENAMETOOLONG, "F001", 3),
         (errno.EBADF, "E000", 1),
     ],
 )
