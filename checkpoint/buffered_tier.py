@@ -19,7 +19,7 @@ from ett.checkpoint.ranks import gather_or_raise, on_rank_zero
 from ett.checkpoint.retention import sweep_orphans
 from ett.checkpoint.save import SavePlace
 from ett.checkpoint.segment import StoredFile
-from ett.checkpoint.uploader import REQUEST_S, Uploader
+from ett.checkpoint.uploader import LAST_S, REQUEST_S, Uploader
 from ett.errors import EttError, LostPeer
 
 
@@ -151,12 +151,12 @@ class BufferedTier:
         """
         try:
             if wait:
-                self.uploader.drain()
+                self.uploader.drain(LAST_S)
             else:
                 self.uploader.drain_for_stop()
         finally:
             self.report()
-            self.uploader.close(None if wait else REQUEST_S)
+            self.uploader.close(REQUEST_S)
 
     def _candidate(self, step: int | None) -> Json:
         known, _ = CommitLog(self.reading).read_all()

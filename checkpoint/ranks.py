@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,11 +13,14 @@ from ett import errors
 from ett.checkpoint.canonical_json import Json, canonical_json
 from ett.checkpoint.lost_peer import peers_named
 from ett.errors import EttError, Unreachable, UsageError
+from ett.in_time import ended_in_time
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
+log = logging.getLogger(__name__)
+LEAVE_S = 10.0  # for a group's connections to close, which takes milliseconds where nobody hangs
 # A save or restore of a large shard may keep one rank busy for long while the others wait in a collective.
 COLLECTIVE_TIMEOUT = timedelta(hours=1)
 
@@ -107,7 +111,9 @@ class GlooRanks:
         # The last reference goes with it: a group whose threads are there when the interpreter ends may abort it.
         group, self.group = self.group, None
         if group is not None:  # None is the program's own, for torch
-            self._dist.destroy_process_group(group)
+            is_closed = ended_in_time(lambda: self._dist.destroy_process_group(group), LEAVE_S, "ckpt-leave-group")
+            if not is_closed:
+                log.warning("the process group of saves was not closed within %.0f s; this process ends it", LEAVE_S)
 
 
 def current_ranks() -> Ranks:

@@ -208,6 +208,8 @@ def run_job(plan: LaunchPlan, folder: JobFolder, sections: dict[str, Any] | None
         code = _end(job, outcome)
     finally:
         job.close()
+        for sender in (telemetry, otel):
+            sender.tell_end()  # both send beside each other: whoever waits for a job waits for the slower one
         telemetry.end()
         otel.end()
         lease.release()

@@ -59,6 +59,7 @@ BENCHES: dict[str, str] = {
     "ett": "ett.trainer.bench.bench_ett:run",
     "faults": "ett.checkpoint.bench.bench_faults:run",
     "recovery": "ett.trainer.bench.bench_recovery:run",
+    "shutdown": "ett.trainer.bench.bench_shutdown:run",
     "store": "ett.checkpoint.bench.bench_store:run",
     "telemetry": "ett.bench_telemetry:run",
 }

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 # A scheduler tells every process of a job, and those that ask for no notice would die of it.
+KILLED_S = 2.0  # for a killed process to be gone
 _NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -32,18 +33,28 @@ class SideProcess:
                 start_new_session=True,  # Ctrl-C is for us; it ends after our last record
             )
 
+    def tell_end(self) -> None:
+        """Tell it that the job is over, so that it sends what is left beside others that do; returns at once."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
     def end(self, wait_s: float) -> int | None:
-        """Let it send what is left for `wait_s` at most, and return its exit code; None where nothing was started."""
+        """Let it send what is left for `wait_s` at most, and return its exit code; None where nothing was started.
+
+        One that is killed and does not go, since the kernel holds it, is left behind.
+        """
         if self._process is None:
             return None
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self.tell_end()
         try:
             return self._process.wait(wait_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return self._process.wait()
+        try:
+            return self._process.wait(KILLED_S)
+        except subprocess.TimeoutExpired:
+            return -signal.SIGKILL
 
 
 @contextlib.contextmanager

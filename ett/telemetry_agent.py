@@ -59,6 +59,10 @@ class TelemetryAgent:
         except OSError:
             self._is_delivered = False  # telemetry that cannot start is no reason not to train
 
+    def tell_end(self) -> None:
+        """Have the agent begin to send what is left; `end` waits for it."""
+        self._process.tell_end()
+
     def end(self) -> None:
         """Let the agent send what is left, for shutdown_flush at most."""
         code = self._process.end(self.config.shutdown_flush_s + END_GRACE_S)

@@ -17,6 +17,7 @@ from ett.guardian import Watched
 from ett.job_folder import JobFolder
 from ett.process_identity import ProcessIdentity
 
+CLOSE_S = 10.0  # the guardian needs 2 s to kill, and looks at every process of the host meanwhile
 OLD_WORKERS_WAIT_S = 2.5  # workers end by themselves within 2 s of their supervisor's death
 
 
@@ -53,10 +54,13 @@ class GuardianPipe:
         self._watched.kill((place, worker))
 
     def close(self) -> None:
-        """Let the guardian end what still runs, and wait for it."""
+        """Let the guardian end what still runs, and wait for it, for CLOSE_S at most: somebody may have stopped it."""
         with contextlib.suppress(BrokenPipeError):
             self._pipe.close()
-        self._process.wait()
+        try:
+            self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
 
     def _tell(self, line: str) -> None:
         # Somebody may have killed it: the parent-death signal still ends the workers themselves.

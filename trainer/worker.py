@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,12 @@ def run_worker(run: Run, environ: Mapping[str, str], begun: Begun | None = None,
     if run.job_dir is None:
         raise UsageError("this process belongs to no job", do="start workers by `ett launch RECIPE.toml`")
     recipe = read_recipe(run.job_dir / "recipe.json")
-    start = RankStart(run, recipe, environ, begun, kept)
+    start, is_done = RankStart(run, recipe, environ, begun, kept), False
     try:
         with start.until_end:
-            return _train_and_score(run, run.job_dir, recipe.trainer, start)
+            code = _train_and_score(run, run.job_dir, recipe.trainer, start)
+        is_done = True
+        return code
     except EttError as err:
         # torch keeps fully_shard's process groups for as long as the process lives.
         may_live_on = environ.get(FOLDER_VARIABLE) and recipe.trainer.dense.parallel != "fsdp"
@@ -49,7 +52,8 @@ def run_worker(run: Run, environ: Mapping[str, str], begun: Begun | None = None,
         return err.exit_code
     finally:
         # gloo's threads must be gone before the interpreter is, or it aborts and the exit code is lost.
-        leave_process_group()
+        with run.span("teardown") if is_done else nullcontext():  # else a failure's time, or the next generation's
+            leave_process_group()
 
 
 def _train_and_score(run: Run, job_dir: Path, config: TrainerConfig, start: RankStart) -> int:
@@ -81,6 +85,7 @@ def _train_and_score(run: Run, job_dir: Path, config: TrainerConfig, start: Rank
         run.train_end()
     with run.span("final_save"):
         commit = end.commit or checkpointer.save(end.step, end.cursor)
+    with run.span("final_wait"):
         checkpointer.close(wait=not end.stopped)  # whoever stops a job kills it soon after
     score = None if end.stopped else _final_score(run, loop)
     if score is None:

@@ -41,7 +41,7 @@ PHASES = frozenset(
         *("inprocess_restart", "elastic_reconfig", "init", "untracked"),
         *("compile", "inferred"),
         *("replay", "in_flight", "unsaved_tail", "cursor_unknown", "ckpt_save", "eval", "data_stall"),
-        *("final_save", "publish_final", "teardown"),
+        *("final_save", "final_wait", "publish_final", "teardown"),
     }
 )
 

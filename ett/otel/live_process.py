@@ -49,6 +49,10 @@ class LiveExport:
         except OSError as err:
             self._say(f"no OpenTelemetry export: {err.strerror or err}")
 
+    def tell_end(self) -> None:
+        """Have the process begin to send what is left; `end` waits for it."""
+        self._process.tell_end()
+
     def end(self) -> None:
         """Let the process send what is left, for shutdown_flush at most."""
         self._process.end(self.config.shutdown_flush_s + END_GRACE_S)

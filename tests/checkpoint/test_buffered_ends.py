@@ -16,6 +16,7 @@ from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
 from ett.errors import AccessDenied, CorruptState, Unreachable
+from ett.raised import raised_by
 
 pytestmark = pytest.mark.usefixtures("quick_uploads")
 
@@ -201,6 +202,26 @@ def test_a_job_that_is_told_to_stop_says_where_the_rest_goes_whether_a_request_h
     (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("stopping: ")]
     assert f" for {remote.uri}; the next start of the job on this host sends them" in said
     assert said.endswith("; the last answer was: gone") == has_answered
+
+
+def test_close_does_not_wait_for_a_request_that_the_store_never_answers(
+    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffered_tier_module, "LAST_S", 0.01)
+    monkeypatch.setattr(buffered_tier_module, "REQUEST_S", 0.01)
+    rank = started(remote, tmp_path / "ssd")
+    remote.gate.clear()
+    save(rank, 1)
+    failures: list[BaseException | None] = []
+    closing = threading.Thread(target=lambda: failures.append(raised_by(rank.checkpointer.close)), daemon=True)
+    closing.start()
+    closing.join(60)
+    has_ended = not closing.is_alive()
+    remote.gate.set()
+    assert has_ended, "close still waits for the store"
+    assert isinstance(failures[0], Unreachable)
+    assert "the next start of the job on this host sends it" in str(failures[0])
+    die(rank)
 
 
 @pytest.mark.slow

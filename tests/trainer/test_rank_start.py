@@ -15,6 +15,7 @@ from one_rank import trained
 
 from ett.checkpoint.commit_choice import plan_ahead
 from ett.errors import NotFound
+from ett.event_reader import read_folder
 from ett.recipe import resolve
 from ett.recovery.startup import Mode, Startup
 from ett.startup_log import read_starts
@@ -46,6 +47,12 @@ def live(folder: Path, attempt: int, mode: Mode, *overrides: str) -> dict[str, A
     return trained(run, {}, Begun(startup, imports, planned))
 
 
+def spans_of(folder: Path) -> list[str]:
+    """Return the names of a job's spans in the order in which they began."""
+    records = sorted(read_folder(folder).records, key=lambda record: record.mono_ns)
+    return [str(record.data["name"]) for record in records if record.ev == "span_begin"]
+
+
 @pytest.mark.slow
 def test_both_modes_train_the_same_bits_from_a_fresh_start_as_from_a_checkpoint(tmp_path: Path) -> None:
     modes: tuple[Mode, Mode] = ("parallel", "serial")
@@ -56,6 +63,8 @@ def test_both_modes_train_the_same_bits_from_a_fresh_start_as_from_a_checkpoint(
     ]
     assert gone_on[0] == gone_on[1]
     assert gone_on[0] == live(tmp_path / "undisturbed", 1, "parallel", "train.max_steps=9")
+    of_an_end = ["final_save", "final_wait", "teardown"]
+    assert [span for span in spans_of(tmp_path / "parallel") if span in of_an_end] == of_an_end * 2
     for mode, attempts in zip(modes, (("parallel", "serial"), ("serial", "parallel")), strict=True):
         files = [(p.parent.name + "/" + p.name, p.read_bytes()) for p in sorted((tmp_path / mode).rglob("r0-*.jsonl"))]
         for start, how in zip(read_starts(files), attempts, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -10,8 +11,12 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from ett.in_time import ended_in_time
 from ett.trainer.comm.collectives import Collectives, GroupCollectives, LocalCollectives
 from ett.trainer.comm.host_memory import share_host_memory
+
+log = logging.getLogger(__name__)
+LEAVE_S = 10.0  # closing connections takes milliseconds; NCCL may wait for what a peer that is gone never finished
 
 
 def join_process_group(
@@ -44,6 +49,9 @@ def _backend(environ: Mapping[str, str], device: torch.device | None) -> str:
 
 
 def leave_process_group() -> None:
-    """Close the process group, if there is one."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    """Close the process group, if there is one; a peer or a device that hangs holds this process for LEAVE_S at most.
+
+    What then is not closed ends with the process.
+    """
+    if dist.is_initialized() and not ended_in_time(dist.destroy_process_group, LEAVE_S, "ett-leave-group"):
+        log.warning("the process group was not closed within %.0f s; this process ends it", LEAVE_S)
