@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ett.checkpoint.artefact_folder import ArtefactFolder
+from ett.checkpoint.artefact_folder import ArtefactFolder, check_whole
+from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.canonical_json import unseal
 from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.commit_facts import find_commit
@@ -199,6 +200,17 @@ def unfinished(to: Store) -> list[dict[str, Any]]:
             facts["files"] += not entry.name.endswith(".json")
             facts["bytes"] += entry.num_bytes
     return list(found.values())
+
+
+def problems_of(to: Store, publication: Publication, *, verify: bool) -> list[str]:
+    """Return what is wrong with a publication's files. Args: verify: read all of them, not only their sizes."""
+    found, buffers = [], BufferPool()
+    for stored in publication.stored_files():
+        try:
+            check_whole(to, stored, buffers) if verify else check_size(to, stored)
+        except CorruptState as err:
+            found.append(f"publication {publication.number}: {err.fact}")
+    return found
 
 
 def _publication(store: Store, plan: PublishPlan, into: ArtefactFolder, clock: Clock) -> Publication:

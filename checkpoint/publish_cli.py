@@ -6,8 +6,6 @@ from typing import Any
 
 import click
 
-from ett.checkpoint.artefact_folder import check_whole
-from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.cli_output import as_json_option, cell, open_store_of, print_json, print_table, target_argument
 from ett.checkpoint.progress import progress
 from ett.checkpoint.publication import Publication
@@ -17,12 +15,12 @@ from ett.checkpoint.publish import (
     PublishPlan,
     named_commit,
     plan_publish,
+    problems_of,
     publish,
     publish_newest_whole,
     unfinished,
 )
 from ett.checkpoint.publish_settings import Pruning, PublishSettings
-from ett.checkpoint.restore_checks import check_size
 from ett.checkpoint.store import Store, open_store
 from ett.errors import CorruptState, UsageError
 
@@ -112,7 +110,7 @@ def status_command(place: str, *, verify: bool, as_json: bool) -> None:
     store = open_store(place)
     publications, damaged = PublicationLog(store).read_all()
     problems = [err.fact for err in damaged.values()]
-    problems += [problem for publication in publications for problem in _problems(store, publication, verify)]
+    problems += [problem for publication in publications for problem in problems_of(store, publication, verify=verify)]
     begun = unfinished(store)
     rows = [publication_facts(publication) for publication in publications]
     if as_json:
@@ -150,16 +148,6 @@ def publication_facts(publication: Publication) -> dict[str, Any]:
         "weight_bits": max((table.weight_bits for table in publication.tables), default=0),
         "tables": [table.name for table in publication.tables],
     }
-
-
-def _problems(store: Store, publication: Publication, verify: bool) -> list[str]:
-    found, buffers = [], BufferPool()
-    for stored in publication.stored_files():
-        try:
-            check_whole(store, stored, buffers) if verify else check_size(store, stored)
-        except CorruptState as err:
-            found.append(f"publication {publication.number}: {err.fact}")
-    return found
 
 
 def _show_plan(plan: PublishPlan, to: Store, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from ett.checkpoint import retention_thread
 from ett.checkpoint.bench.bench_run import QuietRun
 from ett.checkpoint.bench.bench_tables import bench_model
+from ett.checkpoint.bench.resident_memory import resident_mib
 from ett.checkpoint.checkpointer import Checkpointer
 from ett.checkpoint.config import CheckpointConfig
 
@@ -29,13 +30,13 @@ def _memory(workload: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return the most memory of a restore and a save, some times over, above what the process held before the first."""
     tables = workload["tables"]
     model = bench_model(tables, tables["quick_rows" if workload["quick"] else "rows"])
-    before, extra = _resident_mib("VmRSS"), []
+    before, extra = resident_mib("VmRSS"), []
     for step in range(1, workload["memory"]["saves"] + 1):
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         checkpointer = _checkpointer(folder / "memory", model)
         checkpointer.restore()
         checkpointer.save(step, step)
-        extra.append(round(_resident_mib("VmHWM") - before, 1))
+        extra.append(round(resident_mib("VmHWM") - before, 1))
     return {"extra_mib": extra, "reason": f"peak of a restore and a save above {before:.0f} MiB before the first"}
 
 
@@ -60,16 +61,11 @@ def _held() -> dict[str, float]:
         if thread.name == retention_thread.NAME:
             thread.join()  # what it deletes is of the save before
     return {
-        "memory_mib": _resident_mib("VmRSS"),
+        "memory_mib": resident_mib("VmRSS"),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
-        "shm_mib": _resident_mib("RssShmem"),
+        "shm_mib": resident_mib("RssShmem"),
     }
-
-
-def _resident_mib(field: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(f"{field}:")).split()[1]) / 1024
 
 
 def _checkpointer(folder: Path, model: Any) -> Checkpointer:

@@ -93,6 +93,12 @@ def _identity(seq: int, kind: str) -> SegmentIdentity:
     )
 
 
+def are_rows(ids: Ids, weights: Bytes) -> bool:
+    """Return whether each row is that of its id, as some commit had it. Args: weights: uint8 [N, 4 * DIM]."""
+    versions = (weights[:, 0] - ids * 31) % 251
+    return bool((weights == weights[:, :1]).all() and len(ids) and versions.min() >= 1 and versions.max() < 100)
+
+
 def _rows_of(seq: int) -> Callable[[Ids, tuple[Bytes, ...]], None]:
     def gather(ids: Ids, out: tuple[Bytes, ...]) -> None:
         for column in out:
