@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import xxhash
 
 from ett.checkpoint.buffer_pool import BufferPool
-from ett.checkpoint.canonical_json import Json, seal, unseal
+from ett.checkpoint.canonical_json import Json, seal, unseal, well_formed
 from ett.checkpoint.dense_files import read_runs
-from ett.checkpoint.publication import artefact_folder
+from ett.checkpoint.publication import artefact_folder, published_file
 from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import Bytes
@@ -65,9 +65,10 @@ class ArtefactFolder:
             fields = unseal(self.store.read(record))
             if fields is None:
                 raise CorruptState(f"{record} does not match its checksum")
-            stored = StoredFile.from_json(fields["stored"])
+            with well_formed(record):
+                stored, facts = published_file(fields["stored"]), dict(fields["facts"])
             check_whole(self.store, stored, self._buffers)
-            return stored, fields["facts"]
+            return stored, facts
         except (CorruptState, FileNotFoundError) as err:
             log.warning("made anew: %s", err)
             return None

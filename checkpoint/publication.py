@@ -9,15 +9,17 @@ names (docs/publish.md).
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ett.checkpoint.canonical_json import Json, seal, unseal
-from ett.checkpoint.segment import StoredFile
+from ett.checkpoint.canonical_json import Json, seal, unseal, well_formed
+from ett.checkpoint.segment import StoredFile, is_count
 from ett.errors import ConfigError, CorruptState
 
 FORMAT, MAJOR, MINOR = "ettpub", 1, 0
 FOLDER, ARTEFACTS = "publications", "artefacts"
+_PLACE = re.compile(ARTEFACTS + r"/[0-9a-f]{32}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 Kind = Literal["full", "delta"]
 
@@ -45,7 +47,10 @@ class PartFile:
 
     @classmethod
     def from_json(cls, entry: Json) -> PartFile:
-        return cls(**{**entry, "stored": StoredFile.from_json(entry["stored"])})
+        counts = [entry["num_rows"], entry["source_rows"]]
+        if not all(map(is_count, counts)):
+            raise ValueError(f"a file of {counts} rows")
+        return cls(**{**entry, "stored": published_file(entry["stored"])})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +98,7 @@ class PublishedDense:
 
     @classmethod
     def from_json(cls, entry: Json) -> PublishedDense:
-        return cls(**{**entry, "stored": StoredFile.from_json(entry["stored"])})
+        return cls(**{**entry, "stored": published_file(entry["stored"])})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,6 +161,11 @@ def parse_publication(data: bytes, name: str) -> Publication:
     fields = unseal(data)
     if fields is None or fields.pop("document", None) != "publication" or fields.pop("format", None) != FORMAT:
         raise CorruptState(f"{name} does not match its checksum", do="publish again: the next number is taken")
+    with well_formed(name):
+        return _publication_of(fields, name)
+
+
+def _publication_of(fields: Json, name: str) -> Publication:
     found = fields.pop("major"), fields.pop("minor")
     if found[0] != MAJOR:
         raise ConfigError(
@@ -171,6 +181,11 @@ def parse_publication(data: bytes, name: str) -> Publication:
 
 def publication_name(number: int) -> str:
     return f"{FOLDER}/{number:016d}.json"
+
+
+def published_file(entry: Json) -> StoredFile:
+    """Return the file of an entry. Raises: LookupError, TypeError, ValueError: it is none of an artefact's."""
+    return StoredFile.from_json(entry, _PLACE)
 
 
 def artefact_folder(key: str) -> str:

@@ -25,7 +25,7 @@ PREFIX = struct.Struct("<8sII")
 TRAILER = struct.Struct("<IQQQ16s8s")
 HASH_AND_END_BYTES = 24
 # Where files of commits lie. Whoever reads or deletes what a commit lists must never be led elsewhere.
-_PLACE = re.compile(r"(?:m|d|dense)(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_.-]{1,255})+")
+PLACE = re.compile(r"(?:m|d|dense)(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_.-]{1,255})+")
 INDEX_DTYPE = np.dtype(
     [
         ("section", "<u2"),  # number of the section in the header's list
@@ -82,10 +82,13 @@ class StoredFile:
         return {"path": self.path, "bytes": self.bytes, "xxh3_128": self.xxh3_128}
 
     @classmethod
-    def from_json(cls, entry: dict[str, Any]) -> StoredFile:
-        """Return the file of an entry. Raises: LookupError, TypeError, ValueError: it is none of a commit's."""
-        if _PLACE.fullmatch(entry["path"]) is None:
-            raise ValueError(f"the path {entry['path'][:200]!r} is not one below m, d or dense")
+    def from_json(cls, entry: dict[str, Any], place: re.Pattern[str] = PLACE) -> StoredFile:
+        """Return the file of an entry. Raises: LookupError, TypeError, ValueError: it is none of a commit's.
+
+        Args: place: what its path matches.
+        """
+        if place.fullmatch(entry["path"]) is None:
+            raise ValueError(f"the path {entry['path'][:200]!r} is not one that files like it have")
         if not is_count(entry["bytes"]):
             raise ValueError(f"{entry['path']} is {entry['bytes']!r} bytes")
         return cls(path=entry["path"], bytes=entry["bytes"], xxh3_128=entry["xxh3_128"])

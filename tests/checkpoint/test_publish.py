@@ -14,6 +14,7 @@ from rewrite_world import saved_chain
 from safetensors.torch import load_file
 
 from ett.checkpoint.buffer_pool import BufferPool
+from ett.checkpoint.canonical_json import seal, unseal
 from ett.checkpoint.commit import TableEntry
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.digest import ColumnGroup
@@ -171,6 +172,21 @@ def test_a_manifest_with_any_bit_flipped_is_no_publication(chain: Path, tmp_path
             parse_publication(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], publication_name(1))
     with pytest.raises(CorruptState, match="holds publication 1"):
         parse_publication(data, publication_name(2))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("path", "artefacts/../../etc/passwd"), ("path", "/etc/passwd"), ("bytes", -1), ("path", None), ("bytes", "9")],
+)
+def test_a_manifest_with_a_right_checksum_leads_nobody_out_of_the_folder(whole: Path, field: str, value: Any) -> None:
+    fields = unseal((whole / publication_name(1)).read_bytes())
+    assert fields is not None
+    fields["tables"][0]["files"][0]["stored"][field] = value
+    with pytest.raises(CorruptState, match=publication_name(1)):
+        parse_publication(seal(fields), publication_name(1))
+    del fields["tables"]
+    with pytest.raises(CorruptState, match=publication_name(1)):
+        parse_publication(seal(fields), publication_name(1))
 
 
 def test_a_damaged_commit_is_not_published(tmp_path: Path) -> None:
