@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ett.checkpoint import CheckpointConfig, Checkpointer, StateSpec, TableRows
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.store import Store
-from ett.clock import Clock
+from ett.clock import Clock, SystemClock
 
 T = TypeVar("T")
 
@@ -175,6 +175,15 @@ class Meeting:
     def beside(self, number: int) -> Meeting:
         with self._lock:
             return self._beside.setdefault(number, Meeting(self._world_size))
+
+
+class LateClock(SystemClock):
+    """A clock that somebody can put forward."""
+
+    late_ns = 0
+
+    def mono_ns(self) -> int:
+        return super().mono_ns() + self.late_ns
 
 
 class ThreadRanks:

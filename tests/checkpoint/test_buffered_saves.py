@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from buffered_world import Remote, die, files, is_state, remote_step, save, started, wait_for_an_answer
-from checkpoint_world import Rank, ThreadRanks, holds, raise_first, run_ranks
+from checkpoint_world import LateClock, Rank, ThreadRanks, holds, raise_first, run_ranks
 
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.local_store import LocalStore
@@ -193,6 +195,35 @@ def test_a_full_buffer_holds_the_save_until_there_is_room(remote: Remote, tmp_pa
     opener.join()
     assert order.index("commits") < order.index("ckpt_before_write 2")
     rank.checkpointer.close()
+
+
+def test_what_a_full_buffer_holds_is_stall_and_the_save_is_made(
+    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LateClock()
+    rank = started(remote, tmp_path / "ssd", buffer_bytes=1, clock=clock)
+    remote.gate.clear()
+    save(rank, 1)
+    span = rank.run.span
+
+    @contextmanager
+    def opening(name: str, blocking: bool = True) -> Iterator[None]:
+        with span(name, blocking):
+            if name == "ckpt_save":  # the save has begun, and has no room yet
+                remote.gate.set()
+            yield
+
+    def late(name: str) -> None:
+        clock.late_ns += 1000 * 10**9 * name.startswith("commits/")
+
+    monkeypatch.setattr(rank.run, "span", opening)
+    remote.before = late
+    save(rank, 2)
+    rank.checkpointer.close()
+    stalls = {fields["step"]: fields["stall_s"] for kind, fields in rank.run.said if kind == "ckpt_detail"}
+    assert list(stalls) == [1, 2]
+    assert stalls[1] < 1000 <= stalls[2]
+    assert remote_step(remote) == 2
 
 
 @pytest.mark.slow

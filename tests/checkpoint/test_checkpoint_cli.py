@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from checkpoint_world import Meeting, Rank, ThreadRanks, saved_world
 
+from ett.checkpoint.buffer import buffer_store
 from ett.cli import run
 
 
@@ -111,6 +112,21 @@ def test_what_is_not_there_has_its_exit_code(
     told = capsys.readouterr().err
     assert "error[ETT-" in told
     assert "ETT-E000" not in told
+
+
+def test_what_a_buffer_has_not_sent_is_of_the_tier_local(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ETT_HOME", str(tmp_path / "home"))
+    job_dir = tmp_path / "home/jobs/job-a"
+    shutil.copytree(saved, tmp_path / "remote")
+    buffer = buffer_store(job_dir / "buffer", str(tmp_path / "remote")).root
+    shutil.copytree(saved, buffer)
+    (tmp_path / "remote" / f"commits/{3:016d}.json").unlink()
+    (job_dir / "recipe.json").write_text(json.dumps({"checkpoint": {"uri": str(tmp_path / "remote")}}))
+    tiers = {commit["step"]: commit["tier"] for commit in document(capsys, "ls", "job-a")["commits"]}
+    assert tiers == {1: "remote", 2: "local"}
+    assert [document(capsys, "show", "job-a", "--step", str(step))["tier"] for step in (1, 2)] == ["remote", "local"]
 
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,3 +156,12 @@ def test_a_number_after_the_last_is_refused(copy: Path) -> None:
     (copy / f"commits/{LAST_SEQ}.json").write_bytes(b"left by somebody")
     with pytest.raises(CorruptState, match="leaves no number"):
         restored_world(copy, 1)
+
+
+@pytest.mark.parametrize("change", [of_table(digest="0" * 16), of_table(rows=501)], ids=["digest", "rows"])
+def test_rows_that_are_not_those_of_the_stored_digest_are_not_restored(
+    copy: Path, change: Callable[[Fields], object]
+) -> None:
+    """Every byte is as it was written and has its checksum: only the digest of what was loaded tells."""
+    assert holds(restored_world(changed(copy, change), 2), 1)
+    assert run(["checkpoint", "verify", str(copy), "--level", "load"]) == 8

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from s3_servers import QUICK, S3Server, options, s3_store
 
+from ett.checkpoint import s3_client
 from ett.checkpoint import s3_store as s3_store_module
 from ett.checkpoint.bench.faults.fault_proxy import Fault, FaultProxy, Plan, Request
 from ett.checkpoint.commit_log import prepare_folder
@@ -249,6 +250,22 @@ def test_refused_credentials_are_named(store: S3Store, monkeypatch: pytest.Monke
     assert "no credentials for s3://bucket/x/a: Unable to locate" in raised.value.fact
     assert "AWS_ACCESS_KEY_ID" in raised.value.expected
     assert "rights" not in raised.value.do
+
+
+@pytest.mark.slow
+def test_keys_are_read_anew_for_a_file_once_a_session_is_old(
+    moto: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where the store would still take the old ones: they may expire in the middle of a long upload."""
+    store = s3_store(moto.url)
+    (tmp_path / "file").write_bytes(b"1")
+    sessions = []
+    for number in range(3):
+        monkeypatch.setattr(s3_client, "SESSION_S", -1.0 if number == 2 else 300.0)
+        store.put_file(f"d/{number}", tmp_path / "file", "h")
+        sessions.append(store.client._system)
+    assert sessions[0] is sessions[1]
+    assert sessions[2] is not sessions[1]
 
 
 @pytest.mark.slow

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -275,3 +279,25 @@ def test_an_optimizer_of_any_kind_is_restored(tmp_path: Path) -> None:
     found, restored = opened()
     restored.restore()
     assert found.counts == {"steps": 7}
+
+
+class TwoAtOnce(LocalStore):
+    """Ends no segment before another one of the same rank is being written."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.both = threading.Barrier(2, timeout=60)
+
+    @contextmanager
+    def create_stream(self, name: str) -> Iterator[BinaryIO]:
+        with super().create_stream(name) as file:
+            if name.endswith(".seg"):
+                self.both.wait()
+            yield file
+
+
+def test_a_rank_writes_several_segments_at_once(tmp_path: Path) -> None:
+    rank = Rank(tmp_path, ThreadRanks(0, 1, Meeting(1)), store=TwoAtOnce(tmp_path))  # of its two tables one each
+    rank.fill(1)
+    rank.checkpointer.save(1, 10)
+    assert holds(restored_world(tmp_path, 1), 1)

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_world import Meeting, Rank, RecordingRun, ThreadRanks, raise_first, run_ranks
+from checkpoint_world import LateClock, Meeting, Rank, RecordingRun, ThreadRanks, raise_first, run_ranks
 from test_background_saves import PacedStore, alone, commits_of, opened
 from test_policy_saves import Rows, Tables, check_all
 
 from ett.checkpoint import Checkpointer, save_under_way, stall_budget
 from ett.checkpoint.background_save import BackgroundSave
-from ett.clock import SystemClock
 from ett.errors import Unreachable
 
 BUDGET = {"interval": "1 steps", "stall_budget_s": 1e-3}
@@ -53,15 +52,6 @@ def test_a_boundary_that_would_wait_too_long_is_skipped(tmp_path: Path, caplog: 
     saves.close()
     assert [commit.step for commit in commits_of(tmp_path)] == [1, 4]  # with the rows of those that were skipped
     check_all(tmp_path, rows)
-
-
-class LateClock(SystemClock):
-    """A clock that somebody can put forward."""
-
-    late_ns = 0
-
-    def mono_ns(self) -> int:
-        return super().mono_ns() + self.late_ns
 
 
 def test_what_a_program_waits_for_at_its_end_is_not_over_the_budget(
