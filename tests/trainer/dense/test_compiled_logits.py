@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+import torch._dynamo
 from torch import Tensor
 
+from ett.event_reader import read_folder
+from ett.hooks import recompiles
+from ett.hooks.recompiles import RecompileWatch
+from ett.tracker import Run, RunIdentity
 from ett.trainer.comm.collectives import LocalCollectives
 from ett.trainer.config import ModelConfig, SparseConfig
 from ett.trainer.dense import compiled_logits
@@ -81,3 +88,25 @@ def test_scoring_compiles_nothing(graphs: list[Any]) -> None:
         dense, pooled = torch.randn(5, DENSE), torch.randn(5, TABLES, DIM)
         assert torch.equal(model(dense, SparseInputs([pooled], {})), plain(dense, SparseInputs([pooled], {})))
     assert not graphs
+
+
+def test_batches_of_any_length_compile_nothing_again_after_the_first_step(
+    graphs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    utils = torch._dynamo.utils
+    monkeypatch.setattr(utils, recompiles.REPORTER, utils.record_compilation_metrics)
+    monkeypatch.setattr(utils, "_metrics_context_tls", threading.local())  # whose contexts take the reporter anew
+    run = Run(RunIdentity(job="j", attempt=1, job_dir=tmp_path))
+    RecompileWatch(run).install(torch._dynamo)
+    model = make_model(0.3)
+    model.compile_for(MOST)
+    for num_examples in (MOST, 7, 1, 0, 11, MOST):
+        one_pass(model, num_examples)
+        with run.step():
+            pass
+    assert [record for record in read_folder(tmp_path).records if record.ev == "recompile"] == []
+    model.compile_for(MOST + 1)  # as a batch of another size would without filling up
+    one_pass(model, MOST + 1)
+    (record,) = [record for record in read_folder(tmp_path).records if record.ev == "recompile"]
+    assert "size mismatch" in record.data["guard"]
+    assert "logits" in record.data["code"]
