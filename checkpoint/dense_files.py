@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import xxhash
@@ -11,7 +12,7 @@ from ett.checkpoint.dense_entry import DenseEntry
 from ett.checkpoint.restore_checks import altered, missing
 from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.store import ObjectReader, Store
-from ett.checkpoint.worker_threads import in_threads, num_io_threads
+from ett.checkpoint.worker_threads import BrokenOffError, in_threads, num_io_threads
 from ett.errors import CorruptState
 
 PIECE_BYTES = 8 << 20  # that are read, hashed and handed out at once
@@ -25,14 +26,21 @@ class Run:
     target: Bytes
 
 
-def read_runs(store: Store, stored: StoredFile, runs: list[Run], buffers: BufferPool) -> None:
+def read_runs(
+    store: Store,
+    stored: StoredFile,
+    runs: list[Run],
+    buffers: BufferPool,
+    is_broken_off: Callable[[], bool] = lambda: False,
+) -> None:
     """Read a file and fill runs from it, which do not overlap.
 
-    Raises: CorruptState: missing or altered; what the runs hold then is not to be used.
+    Args: is_broken_off: asked before each piece of the file whether it is wanted still.
+    Raises: CorruptState: missing or altered; what the runs hold then is not to be used. BrokenOffError: not wanted.
     """
     try:
         with store.open(stored.path) as reader, buffers.taken(min(PIECE_BYTES, max(1, stored.bytes))) as buffer:
-            digest = _hand_out(reader, stored, sorted(runs, key=lambda run: run.at), buffer)
+            digest = _hand_out(reader, stored, sorted(runs, key=lambda run: run.at), buffer, is_broken_off)
     except FileNotFoundError as err:
         raise missing(stored) from err
     _check_hash(digest, stored)
@@ -44,11 +52,15 @@ def check_dense_files(store: Store, dense: DenseEntry) -> None:
     in_threads(dense.files, lambda file: read_runs(store, file.stored, [], buffers), num_io_threads())
 
 
-def _hand_out(reader: ObjectReader, stored: StoredFile, runs: list[Run], buffer: Bytes) -> str:
+def _hand_out(
+    reader: ObjectReader, stored: StoredFile, runs: list[Run], buffer: Bytes, is_broken_off: Callable[[], bool]
+) -> str:
     if reader.size != stored.bytes:
         raise CorruptState(f"{stored.path} is {reader.size} bytes, the manifest says {stored.bytes}")
     hasher, offset, first = xxhash.xxh3_128(), 0, 0
     while offset < stored.bytes:
+        if is_broken_off():
+            raise BrokenOffError(stored.path)
         piece = _read(reader, stored, offset, buffer[: stored.bytes - offset])
         if not len(piece):
             break

@@ -18,6 +18,7 @@ from ett.checkpoint.dense_entry import DOCUMENT_NAME, DenseEntry, dense_folder
 from ett.checkpoint.dense_files import Run, read_runs
 from ett.checkpoint.dense_segment import read_dense_segment
 from ett.checkpoint.restore_checks import read_whole
+from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.sharded_tensor import Box, local_box, sharded_like
 from ett.checkpoint.store import Store
 from ett.checkpoint.tensor_bytes import TORCH_DTYPES, new_tensor, tensor_memory
@@ -28,13 +29,18 @@ Like = Callable[[str, tuple[int, ...]], "Tensor | None"]
 
 
 def read_dense(
-    store: Store, dense: DenseEntry, like: Like = lambda name, shape: None, reads: int | None = None
+    store: Store,
+    dense: DenseEntry,
+    like: Like = lambda name, shape: None,
+    reads: int | None = None,
+    is_broken_off: Callable[[], bool] = lambda: False,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the tree, every byte verified.
 
     Args: like: the sharded tensor that is wanted for a name and shape, of which this rank's part alone is then read and
         returned, sharded alike; None: the whole tensor is. reads: files that are read at once; None: one a thread.
-    Raises: CorruptState: a file is missing or altered; names it.
+        is_broken_off: asked before each piece of a file whether it is wanted still.
+    Raises: CorruptState: a file is missing or altered; names it. BrokenOffError: nothing is wanted any more.
     """
     if dense.dcp_version is None:
         return read_dense_segment(store, dense.files[0].stored, dense.identity)
@@ -46,7 +52,11 @@ def read_dense(
     if len(wanted) != len(plan.runs):
         raise CorruptState(f"dense state: {stored.path} names files that the commit does not list")
     buffers = BufferPool()
-    in_threads(wanted, lambda file: read_runs(store, file, plan.runs[file.path], buffers), reads or num_io_threads())
+
+    def read(file: StoredFile) -> None:
+        read_runs(store, file, plan.runs[file.path], buffers, is_broken_off)
+
+    in_threads(wanted, read, reads or num_io_threads())
     plan.put_boxes()
     return {name: wrap() for name, wrap in found.items()}, tree
 

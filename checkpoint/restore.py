@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Event
 from typing import Any, Literal
 
 from ett.checkpoint.canonical_json import Json
@@ -116,8 +117,9 @@ def load_commit(place: SavePlace, state: TakesState, commit: Commit) -> Loaded |
 def _dense_beside(place: SavePlace, state: TakesState, commit: Commit) -> Iterator[Callable[[], Any]]:
     """Read the dense state in a thread, beside what the body reads; before it, where one read is to be under way."""
     assert commit.dense is not None
-    like, reads = state.sharded_like(), reads_at_once(place.store, place.reads)
-    with beside(partial(read_dense, place.store, commit.dense, like, reads)) as coming:
+    like, reads, broken_off = state.sharded_like(), reads_at_once(place.store, place.reads), Event()
+    work = partial(read_dense, place.store, commit.dense, like, reads, broken_off.is_set)
+    with beside(work, broken_off.set) as coming:
         if reads == 1:
             coming()
         yield coming

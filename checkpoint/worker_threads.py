@@ -66,13 +66,24 @@ def in_threads(jobs: Iterable[Job], work: Callable[[Job], Result], threads: int)
     return [crew.results[number] for number in range(len(crew.results))]
 
 
+class BrokenOffError(Exception):
+    """What a thread was at is not wanted any more. Ends it; no user meets it."""
+
+
 @contextmanager
-def beside(work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
-    """Do a work in a thread while the body runs; give what waits for its result, or raises what it raised."""
+def beside(work: Callable[[], Result], stop: Callable[[], object]) -> Iterator[Callable[[], Result]]:
+    """Do a work in a thread while the body runs; give what waits for its result, or raises what it raised.
+
+    Args: stop: has the work end early; called where the body raises, as by Ctrl-C.
+    """
     thread = _Thread(work)
+    is_done = False
     try:
         yield thread.result
+        is_done = True
     finally:
+        if not is_done:
+            stop()
         thread.wait()
 
 

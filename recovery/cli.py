@@ -184,7 +184,7 @@ def _copy(store: Store, asked: _Asked, to: Path, form: Form) -> None:
         click.echo(f"warning: {warning}", err=True)
     click.echo(
         f"{copied.path}: commit {copied.seq} of step {copied.step}, {copied.num_bytes:,} bytes in "
-        f"{copied.num_files} files, every byte verified"
+        f"{copied.num_files} file{'' if copied.num_files == 1 else 's'}, every byte verified"
     )
 
 

@@ -22,15 +22,19 @@ from plain_reader import read_dense
 from torch import Tensor, nn
 
 from ett.checkpoint import CheckpointConfig, Checkpointer, dense_digest, dense_writer, retention_thread
+from ett.checkpoint.buffer_pool import BufferPool
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog
 from ett.checkpoint.dense_digest import box_sum, digest_of_whole
+from ett.checkpoint.dense_files import PIECE_BYTES, read_runs
 from ett.checkpoint.dense_writer import write_parts
+from ett.checkpoint.file_hash import stored_bytes
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.ranks import SoloRanks
 from ett.checkpoint.sharded_tensor import Box
 from ett.checkpoint.staging_area import StagingArea
 from ett.checkpoint.verify import damage
+from ett.checkpoint.worker_threads import BrokenOffError
 from ett.errors import ConfigError, CorruptState, RestoreFailed, Unreachable
 
 OLD = Path(__file__).parent / "data" / "dense_segment_1_1"
@@ -399,3 +403,12 @@ def test_optimizer_states_follow_the_names_of_parameters_not_their_positions(tmp
     restored = job(is_reversed=True)
     restored.checkpointer.restore()
     assert restored.image() == saved.image()
+
+
+def test_a_file_that_is_not_wanted_any_more_is_not_read_to_its_end(tmp_path: Path) -> None:
+    data = bytes(3 * PIECE_BYTES)
+    (tmp_path / "file").write_bytes(data)
+    left = [False, True]
+    with pytest.raises(BrokenOffError):
+        read_runs(LocalStore(tmp_path), stored_bytes("file", data), [], BufferPool(), lambda: left.pop(0))
+    assert not left

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoint_world import Rank, ThreadRanks, holds, raise_first, run_ranks, saved_world
 
+from ett.checkpoint import dense_reader, restore
 from ett.checkpoint.local_store import LocalReader, LocalStore
 from ett.errors import AccessDenied
 from ett.os_failure import os_failure
@@ -77,3 +79,24 @@ def test_missing_rights_are_no_reason_to_fall_back(tmp_path: Path, broken: int) 
             Rank(tmp_path, ranks, store=store).checkpointer.restore()
 
     raise_first(run_ranks(2, work))
+
+
+def test_ctrl_c_while_tables_are_read_ends_the_dense_read_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_world(tmp_path, 1, [1])
+    asked: list[bool] = []
+
+    def read_runs(store: Any, stored: Any, runs: Any, buffers: Any, is_broken_off: Callable[[], bool]) -> None:
+        while not is_broken_off():  # a large file, piece by piece
+            continue
+        asked.append(True)
+
+    def interrupted(*parts: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dense_reader, "read_runs", read_runs)
+    monkeypatch.setattr(restore, "read_tables", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        raise_first(run_ranks(1, lambda ranks: Rank(tmp_path, ranks).checkpointer.restore()))
+    assert asked

@@ -42,7 +42,7 @@ def test_no_thread_keeps_a_program_that_ends() -> None:
 
     in_threads(range(3), note, 2)
     in_pipeline(range(3), note, note, 2)
-    with beside(lambda: note(0)) as result:
+    with beside(lambda: note(0), list) as result:
         assert result() == 0
     assert len(used) == 3 + 6 + 1 and not any(map(keeps_a_program, used))
 
@@ -164,9 +164,15 @@ def test_what_is_done_beside_is_raised_where_it_is_asked_for() -> None:
         raise OSError("full")
 
     before = set(threading.enumerate())
-    with beside(fail) as result, pytest.raises(OSError, match="full"):
+    with beside(fail, list) as result, pytest.raises(OSError, match="full"):
         result()
     assert not set(threading.enumerate()) - before
+
+
+def test_ctrl_c_ends_what_is_done_beside_early() -> None:
+    is_over = threading.Event()
+    with pytest.raises(KeyboardInterrupt), beside(lambda: is_over.wait(300), is_over.set):
+        raise KeyboardInterrupt
 
 
 Parted = tuple[int, ...]  # how many parts there are at each level below, and then a number
