@@ -52,6 +52,14 @@ def train_one(model: Model, optimizer: torch.optim.Optimizer, ids: Tensor, label
     return float(loss.detach())
 
 
+def stops(run: ett.Run) -> bool:
+    """Return whether the job is told to stop: ranks hear of it at different steps, and have to save at the same one."""
+    told = torch.tensor(int(run.stop_requested))
+    if run.world_size > 1:
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+    return bool(told)
+
+
 def main() -> None:
     run = ett.init()
     with run.span("process_group"):
@@ -67,12 +75,15 @@ def main() -> None:
     start = checkpointer.restore()  # None on a fresh start
     step, cursor = (start.step, start.cursor) if start else (0, 0)
     is_saved = start is not None
+    is_stopped = False
     loss: float | None = None
     for ids, labels in batches(run.rank, run.world_size, skip=cursor):
         with run.step(global_samples=BATCH, step=step + 1):
             loss = train_one(model, optimizer, ids, labels, run.world_size)
         step, cursor = step + 1, cursor + BATCH
         is_saved = checkpointer.step(step, cursor) is not None  # saves when due; None: not, or beside training
+        if is_stopped := stops(run):
+            break
     run.train_end()
     if not is_saved:
         checkpointer.save(step, cursor)  # waits for a save that is under way; saves what came after it
@@ -82,6 +93,8 @@ def main() -> None:
         print(f"step {step}, {loss_text}, weights {float(weights.double().sum()).hex()}", flush=True)
     if run.world_size > 1:
         dist.destroy_process_group()
+    if is_stopped:
+        raise SystemExit(143)  # stopped, not done: `ett launch --job JOB` resumes it
 
 
 if __name__ == "__main__":
