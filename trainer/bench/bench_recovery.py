@@ -11,7 +11,9 @@ from typing import Any
 from ett.bench import BenchResult
 from ett.figures import FIGURES, Measured, load_targets
 from ett.recovery.bench.restore_figures import restore_figures
+from ett.trainer.bench.partial_restore import partial_figures
 from ett.trainer.bench.recovery_campaign import campaign_figures
+from ett.trainer.bench.startup_modes import startup_figures
 
 WORKLOAD = FIGURES.parent / "workloads" / "recovery.toml"
 _TABLE = "recovery"
@@ -19,7 +21,7 @@ _NOT_SHOWN = "no part of the benchmark shows it yet"
 Say = Callable[[str], None]
 Part = Callable[[dict[str, Any], bool, Say], tuple[Sequence[Measured], dict[str, Any]]]
 # Each takes the workload, `quick`, and what tells a person how far it is; it returns its figures and its detail.
-PARTS: tuple[Part, ...] = (restore_figures, campaign_figures)
+PARTS: tuple[Part, ...] = (restore_figures, partial_figures, startup_figures, campaign_figures)
 
 
 def run(quick: bool, path: Path = WORKLOAD, parts: Sequence[Part] = PARTS) -> BenchResult:
