@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -71,11 +72,22 @@ def read_role(fd: int) -> Role | None:
     return Role.of_line(line) if line.endswith(b"\n") else None
 
 
+def is_told(fd: int) -> bool:
+    """Return whether there is something to read: the role comes in one write."""
+    return bool(select.select([fd], [], [], 0)[0])
+
+
 def main(argv: list[str]) -> None:
     pipe = int(argv[1])
     os.set_inheritable(pipe, False)
     _name_process(_IMPORTING_NAME)
-    load(SEAMS["spare_imports"])()
+    try:
+        load(SEAMS["spare_imports"])()
+    except BaseException:
+        # A rank that died without a word would be looked into for hours.
+        if is_told(pipe) and (told := read_role(pipe)) is not None:
+            told.take_on()
+        raise
     _name_process(WAITING_NAME)
     role = read_role(pipe)
     if role is None:

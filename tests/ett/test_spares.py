@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from ett import spares
+from ett.spare_process import Role
 from ett.spares import Spare
 
 NO_PROCESS = 2**22 + 1  # above the largest pid of Linux
@@ -85,3 +87,29 @@ def test_one_that_the_kernel_holds_holds_nobody_up(spare: Spare) -> None:
     process.holds = True
     spare.end()
     assert spare.proc.returncode is None
+
+
+FAILS = """
+import sys
+from ett import spare_process
+def fail():
+    raise ImportError("a library is gone")
+spare_process.load = lambda seam: fail
+spare_process.main(sys.argv)
+"""
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_rank_whose_imports_fail_says_so_in_its_own_output(tmp_path: Path, is_told: bool) -> None:
+    read_fd, write_fd = os.pipe()
+    err = tmp_path / "rank0.err"
+    if is_told:
+        os.write(write_fd, Role(environ={"RANK": "0"}, out=str(tmp_path / "rank0.log"), err=str(err)).line())
+    command = [sys.executable, "-c", FAILS, str(read_fd)]
+    ended = subprocess.run(command, pass_fds=(read_fd,), capture_output=True, text=True, check=False)
+    for fd in (read_fd, write_fd):
+        os.close(fd)
+    assert ended.returncode == 1
+    said = err.read_text() if is_told else ended.stderr
+    assert "ImportError: a library is gone" in said
+    assert bool(ended.stderr) is not is_told
