@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ett.checkpoint.bench.bench_disk import WAYS, Disk, drop_from_cache
-from ett.checkpoint.bench.bench_run import QuietRun
-from ett.checkpoint.bench.capped_store import capped_store
-from ett.checkpoint.bench.seaweed import s3_options
-from ett.checkpoint.bench.spent import Spent, check_moved, spent
-from ett.checkpoint.ranks import SoloRanks
-from ett.checkpoint.read_plan import REMOTE_READS
-from ett.checkpoint.restore import restore_newest
-from ett.checkpoint.s3_store import MOST_READS, S3Store
-from ett.checkpoint.save import SavePlace
+from ett.checkpoint.bench.spent import Spent, check_moved
 from ett.checkpoint.store import Store, open_store
-from ett.clock import SystemClock
-from ett.errors import ThresholdMissed
 from ett.figures import Measured
-from ett.recovery.bench.zipf_job import HeldCommit, ZipfJob, ZipfModel
-
-Say = Callable[[str], None]
-Detail = dict[str, Any]
-_BASELINES = ("check_n_run", "incremental")
-OURS = "adaptive"
+from ett.recovery.bench.capped_restores import capped_figures
+from ett.recovery.bench.restore_bench import OURS, Detail, Reader, RestoreBench, Say
+from ett.recovery.bench.zipf_job import HeldCommit
 
 
 def restore_figures(workload: Mapping[str, Any], quick: bool, say: Say) -> tuple[list[Measured], Detail]:
@@ -39,9 +25,11 @@ def restore_figures(workload: Mapping[str, Any], quick: bool, say: Say) -> tuple
     figures: list[Measured] = []
     detail: Detail = {}
     try:
-        for name, part in (("disk", _beside_the_disk), ("capped", _capped), ("growth", _growth)):
+        for name, part in (("disk", _beside_the_disk), ("capped", capped_figures), ("growth", _growth)):
             with tempfile.TemporaryDirectory(prefix=".ett-bench-recovery-", dir=".") as folder:
-                bench = _Bench(Path(folder).absolute(), workload["restore"], workload["restore"][name], quick, say)
+                bench = RestoreBench(
+                    Path(folder).absolute(), workload["restore"], workload["restore"][name], quick, say
+                )
                 found, detail[f"restore_{name}"] = part(bench)
                 figures += found
     finally:
@@ -49,57 +37,13 @@ def restore_figures(workload: Mapping[str, Any], quick: bool, say: Say) -> tuple
     return figures, detail
 
 
-@dataclass(frozen=True, slots=True)
-class _Bench:
-    """recipe: [restore]. plan: of one of its parts."""
-
-    folder: Path
-    recipe: Mapping[str, Any]
-    plan: Mapping[str, Any]
-    quick: bool
-    say: Say
-
-    def sized(self, key: str) -> Any:
-        return self.plan[f"quick_{key}" if self.quick else key]
-
-    def job(self, policy: str, **more: Any) -> ZipfJob:
-        bound = {"max_live": self.recipe["max_live"]} if policy == OURS else {}
-        fields = {"policy": policy, **bound, **more}
-        return ZipfJob(self.folder / policy, self.recipe, self.sized("rows"), self.plan["checkpoints"], fields)
-
-    def model(self) -> ZipfModel:
-        return ZipfModel(self.recipe, self.sized("rows"))
-
-
-class _Reader:
-    """Restores commits into one model, as a new process does but for its imports."""
-
-    def __init__(self, model: ZipfModel) -> None:
-        self._model = model
-
-    def restore(self, store: Store, *, reads: int = REMOTE_READS) -> Spent:
-        """Args: reads: under way at once."""
-        place = SavePlace(store=store, ranks=SoloRanks(), run=QuietRun(), clock=SystemClock(), reads=reads)
-        state = self._model.state()
-        return spent(lambda: restore_newest(place, state))
-
-    def check(self, who: str, held: HeldCommit, store: Store, *, reads: int = REMOTE_READS) -> None:
-        """Raises: ThresholdMissed: a restore does not bring every bit of what was saved."""
-        self._model.forget()
-        self.restore(store, reads=reads)
-        found = self._model.image()
-        wrong = sorted(name for name in held.image if found.get(name) != held.image[name])
-        if wrong or found.keys() != held.image.keys():
-            raise ThresholdMissed(f"{who}: a restore of step {held.commit.step} brought another {', '.join(wrong)}")
-
-
-def _beside_the_disk(bench: _Bench) -> tuple[list[Measured], Detail]:
+def _beside_the_disk(bench: RestoreBench) -> tuple[list[Measured], Detail]:
     job = bench.job(OURS)
     for _ in range(bench.plan["checkpoints"]):
         job.checkpoint()
     held, store = job.hold(bench.folder / "held"), open_store(str(bench.folder / "held"))
     job.close()
-    reader = _Reader(bench.model())
+    reader = Reader(bench.model())
     reader.check("the disk's", held, store)
     bench.say(f"a restore of {held.num_table_bytes / 1e9:.2f} GB from this disk brings every bit")
     disk = Disk(bench.folder / "disk", held.num_table_bytes)
@@ -130,65 +74,12 @@ def _dead_bytes(held: HeldCommit) -> int:
     return max(0, held.num_table_bytes - live)
 
 
-def _cold(reader: _Reader, held: HeldCommit, store: Store) -> Spent:
+def _cold(reader: Reader, held: HeldCommit, store: Store) -> Spent:
     drop_from_cache(held.folder)
     return reader.restore(store)
 
 
-def _capped(bench: _Bench) -> tuple[list[Measured], Detail]:
-    held = {policy: _held_commits(bench, policy) for policy in (OURS, *_BASELINES)}
-    reader = _Reader(bench.model())
-    seconds: dict[str, list[list[float]]] = {policy: [] for policy in held}
-    with capped_store(bench.folder, bench.plan["bytes_per_s"]) as url:
-        stores = {policy: [_bucket(url, bench, each, policy) for each in commits] for policy, commits in held.items()}
-        for number in range(len(bench.sized("restores"))):
-            for policy, commits in held.items():
-                store, reads = stores[policy][number], REMOTE_READS if policy == OURS else 1
-                reader.check(policy, commits[number], store, reads=reads)
-                seconds[policy].append([])
-            bench.say(f"restores of step {held[OURS][number].commit.step} through the proxy bring every bit")
-            for _ in range(bench.sized("rounds")):
-                for policy in held:
-                    store, reads = stores[policy][number], REMOTE_READS if policy == OURS else 1
-                    seconds[policy][number].append(reader.restore(store, reads=reads).seconds)
-    cap = f"{bench.plan['bytes_per_s'] / 1e6:.0f} MB/s a connection (a proxy on the loopback)"
-    figures = []
-    for policy in _BASELINES:
-        samples = [
-            theirs / ours
-            for step in range(len(seconds[policy]))
-            for theirs, ours in zip(seconds[policy][step], seconds[OURS][step], strict=True)
-        ]
-        reason = f"{cap}; theirs: {policy}'s commits, one file and one connection at a time"
-        figures.append(Measured(name=f"restore_vs_{policy}_capped_store", unit="", samples=samples, reason=reason))
-    detail = {
-        policy: {
-            "steps": [each.commit.step for each in commits],
-            "mb": [round(each.commit.num_bytes / 1e6) for each in commits],
-            "seconds": [[round(value, 3) for value in values] for values in seconds[policy]],
-        }
-        for policy, commits in held.items()
-    }
-    return figures, detail
-
-
-def _held_commits(bench: _Bench, policy: str) -> list[HeldCommit]:
-    more = {"max_chain": bench.plan["max_chain"]} if policy == "incremental" else {}
-    job, held = bench.job(policy, **more), []
-    for number in range(1, bench.plan["checkpoints"] + 1):
-        job.checkpoint()
-        if number in bench.sized("restores"):
-            held.append(job.hold(bench.folder / f"{policy}-{number}"))
-    job.close()
-    return held
-
-
-def _bucket(url: str, bench: _Bench, held: HeldCommit, policy: str) -> Store:
-    uri = f"s3://bench/{held.folder.relative_to(bench.folder)}"
-    return S3Store(uri, options=s3_options(url), reads=MOST_READS if policy == OURS else 1)
-
-
-def _growth(bench: _Bench) -> tuple[list[Measured], Detail]:
+def _growth(bench: RestoreBench) -> tuple[list[Measured], Detail]:
     job, plan = bench.job(OURS), bench.plan
     base_bytes, listed, held = job.model.num_table_bytes, [], {}
     for number in range(1, plan["checkpoints"] + 1):
@@ -197,7 +88,7 @@ def _growth(bench: _Bench) -> tuple[list[Measured], Detail]:
         if number in (plan["first"], plan["checkpoints"]):
             held[number] = job.hold(bench.folder / f"held-{number}")
     job.close()
-    reader = _Reader(bench.model())
+    reader = Reader(bench.model())
     stores = {number: open_store(str(each.folder)) for number, each in held.items()}
     for number, each in held.items():
         reader.check(f"checkpoint {number}", each, stores[number])
