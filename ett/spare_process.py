@@ -81,13 +81,14 @@ def main(argv: list[str]) -> None:
     pipe = int(argv[1])
     os.set_inheritable(pipe, False)
     _name_process(_IMPORTING_NAME)
+    has_imported = False
     try:
         load(SEAMS["spare_imports"])()
-    except BaseException:
-        # A rank that died without a word would be looked into for hours.
-        if is_told(pipe) and (told := read_role(pipe)) is not None:
+        has_imported = True
+    finally:
+        # A rank by now: one that died without a word in its own output would be looked into for hours.
+        if not has_imported and is_told(pipe) and (told := read_role(pipe)) is not None:
             told.take_on()
-        raise
     _name_process(WAITING_NAME)
     role = read_role(pipe)
     if role is None:
