@@ -124,7 +124,9 @@ def expected(
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(migration=migrations(), size=st.integers(1, 3))
 def test_rows_are_those_of_the_commit_under_their_new_names_and_widths(
     migration: tuple[MigrateConfig, dict[str, int], dict[str, str]],

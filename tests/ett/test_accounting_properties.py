@@ -22,7 +22,9 @@ EPOCH_NS = 1_900_000_000 * NS
 Events = list[dict[str, Any]]
 Files = dict[str, list[dict[str, Any]]]
 CaseLog = Callable[[dict[str, Any]], Any]
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @st.composite
@@ -247,7 +249,9 @@ def test_record_by_record_gives_the_answer_of_the_whole(case: dict[str, Any], se
 
 
 @pytest.mark.slow
-@settings(max_examples=24, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=24, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(case=jobs(), seed=st.integers(0, 2**32))
 def test_a_file_cut_at_any_byte_still_gives_an_exact_answer(case: dict[str, Any], seed: int, case_log: CaseLog) -> None:
     blobs = {name: b"".join(map(encode_line, records)) for name, records in case_log(case).files().items()}
@@ -255,7 +259,9 @@ def test_a_file_cut_at_any_byte_still_gives_an_exact_answer(case: dict[str, Any]
 
 
 @pytest.mark.campaign
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(case=jobs())
 def test_a_file_cut_at_every_byte_still_gives_an_exact_answer(case: dict[str, Any], case_log: CaseLog) -> None:
     blobs = {name: b"".join(map(encode_line, records)) for name, records in case_log(case).files().items()}

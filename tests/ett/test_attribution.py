@@ -25,7 +25,9 @@ EPOCH_NS = 1_900_000_000 * NS
 CASES = Path(__file__).parent / "cases"
 Case = dict[str, Any]
 CaseLog = Callable[[Case], Any]
-quick = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def account_of(case: Case, case_log: CaseLog) -> JobAccount:

@@ -27,7 +27,9 @@ from ett.site import Site
 CaseLog = Callable[[dict[str, Any]], Any]
 Lines = list[tuple[str, bytes]]
 LABELS = Labels(cluster="c", team="ads", model="ctr")
-quick = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 JOB, RANK = names.COMPONENT_JOB_TIME.prometheus, names.COMPONENT_RANK_TIME.prometheus
 
 

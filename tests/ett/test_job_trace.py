@@ -135,7 +135,9 @@ def test_spans_of_every_case_tile_it_exactly(case_id: str, case_log: CaseLog) ->
     check_invariants(account_of(CASES[case_id], case_log))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(case=_random_jobs())
 @pytest.mark.slow
 def test_spans_of_any_job_tile_it_exactly(case: Any, case_log: CaseLog) -> None:
@@ -143,7 +145,9 @@ def test_spans_of_any_job_tile_it_exactly(case: Any, case_log: CaseLog) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(case=_random_jobs(), until_s=st.integers(0, 120))
 def test_what_a_job_does_later_changes_no_id(case: Any, until_s: int, case_log: CaseLog) -> None:
     files = case_log(case).files()

@@ -30,7 +30,9 @@ from ett.whatif import what_if
 NS = 1_000_000_000
 Case = dict[str, Any]
 CaseLog = Callable[[Case], Any]
-quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 thorough = settings(quick, max_examples=25)
 
 

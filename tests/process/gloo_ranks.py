@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wait import LONGEST_S
-from warm_python import start_warm
+from warm_python import WarmProcess, start_warm
 
 RANKS = Path(__file__).parent / "ranks"
 
@@ -19,22 +19,34 @@ class RankEnd:
     err: str
 
 
-def run_ranks(program: str, world_size: int, store: Path, *words: object) -> list[RankEnd]:
-    """Run `program RANK WORLD_SIZE STORE WORDS`, once for each rank; return how they ended.
+@dataclass(frozen=True, kw_only=True)
+class StartedRank:
+    process: WarmProcess
+    out: Path
+    err: Path
+
+    def wait(self) -> RankEnd:
+        code = self.process.wait(timeout=LONGEST_S)
+        return RankEnd(code=code, out=self.out.read_text(), err=self.err.read_text())
+
+
+def start_ranks(program: str, world_size: int, store: Path, *words: object) -> list[StartedRank]:
+    """Start `program RANK WORLD_SIZE STORE WORDS`, once for each rank.
 
     Args: store: a file that is not there yet, where the ranks find each other; their output lies beside it.
     """
     environ = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
-    files = [(Path(f"{store}-out{rank}"), Path(f"{store}-err{rank}")) for rank in range(world_size)]
     ranks = []
-    for rank, (out, err) in enumerate(files):
+    for rank in range(world_size):
         args = [str(RANKS / program), *map(str, (rank, world_size, store, *words))]
-        ranks.append(start_warm(args, environ, Path.cwd(), out, err))
-    codes = [rank.wait(timeout=LONGEST_S) for rank in ranks]
-    return [
-        RankEnd(code=code, out=out.read_text(), err=err.read_text())
-        for code, (out, err) in zip(codes, files, strict=True)
-    ]
+        out, err = Path(f"{store}-out{rank}"), Path(f"{store}-err{rank}")
+        ranks.append(StartedRank(process=start_warm(args, environ, Path.cwd(), out, err), out=out, err=err))
+    return ranks
+
+
+def run_ranks(program: str, world_size: int, store: Path, *words: object) -> list[RankEnd]:
+    """Start them as `start_ranks` does; return how they ended."""
+    return [rank.wait() for rank in start_ranks(program, world_size, store, *words)]
 
 
 def run_ranks_well(program: str, world_size: int, store: Path, *words: object) -> list[str]:

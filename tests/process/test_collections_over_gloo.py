@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gloo_ranks import RANKS, run_ranks_well
-from wait import LONGEST_S
+from gloo_ranks import run_ranks_well, start_ranks
+from wait import wait_until
 
 pytestmark = pytest.mark.process
-
-
-def start(script: str, world_size: int, folder: Path) -> list[subprocess.Popen[str]]:
-    command, environ = [sys.executable, str(RANKS / script)], os.environ | {"OMP_NUM_THREADS": "1"}
-    return [
-        subprocess.Popen(
-            [*command, str(rank), str(world_size), str(folder / "store"), str(folder)],
-            env=environ,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
@@ -41,16 +24,16 @@ def test_ranks_train_what_one_does_over_gloo_and_through_host_memory(tmp_path: P
 
 
 def test_a_killed_rank_is_named_and_leaves_no_memory_behind(tmp_path: Path) -> None:
-    ranks = start("exchange_until_killed.py", 2, tmp_path)
+    ranks = start_ranks("exchange_until_killed.py", 2, tmp_path / "store", tmp_path)
+    pid = ranks[1].process.pid
     try:
-        assert ranks[1].stdout is not None and ranks[1].stdout.readline() == "exchanged\n"
-        maps = Path(f"/proc/{ranks[1].pid}/maps").read_text()
+        wait_until(lambda: ranks[1].out.read_text() == "exchanged\n", "an exchange")
+        maps = Path(f"/proc/{pid}/maps").read_text()
         assert "/memfd:ett-exchange (deleted)" in maps  # a file without a name, which nobody has to delete
         assert not [line for line in maps.splitlines() if "/dev/shm" in line]
-        ranks[1].send_signal(signal.SIGKILL)
-        told, _ = ranks[0].communicate(timeout=LONGEST_S)
-        assert "LostPeer" in told
+        ranks[1].process.kill()
+        assert "LostPeer" in ranks[0].wait().out
     finally:
         for rank in ranks:
-            rank.kill()
-            rank.communicate()
+            rank.process.kill()
+            rank.process.wait()

@@ -147,11 +147,14 @@ def test_nobody_gets_a_smaller_world_unasked(job: LaunchedJob, restart: str, pro
     assert report(job)["interruptions"]["resizes"] == 0
 
 
-@pytest.mark.parametrize(("on_sigterm", "limit_s"), [("SIG_DFL", 1.0), ("SIG_IGN", 4.0)])
+@pytest.mark.parametrize(("on_sigterm", "limit_s"), [("SIG_DFL", 2.0), ("SIG_IGN", 6.0)])
 def test_a_dead_rank_is_seen_at_once_and_none_of_the_others_lingers(
     new_job: NewJob, on_sigterm: str, limit_s: float
 ) -> None:
-    """Ranks that SIGTERM does not end have the 3 s in which a rank may say why its peer is gone."""
+    """Ranks that SIGTERM does not end have the 3 s in which a rank may say why its peer is gone.
+
+    0.4 s and 3.3 s on a busy machine; torch's own agent would wait for 30 s.
+    """
 
     def until_end_s() -> float:
         job = new_job()

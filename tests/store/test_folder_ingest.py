@@ -111,7 +111,9 @@ def test_a_file_that_did_not_change_costs_no_write(store: Store, log: Path, step
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(cuts=st.lists(st.integers(0, 3000), max_size=8), seqs=st.permutations(range(12)))
 def test_a_log_that_grows_by_any_bytes_ends_as_if_read_at_once(
     cuts: list[int], seqs: list[int], tmp_path_factory: pytest.TempPathFactory, step_line: StepLine

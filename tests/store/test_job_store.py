@@ -142,7 +142,9 @@ def test_a_store_that_is_opened_again_knows_what_it_knew(store_url: str, step_li
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(batches=st.lists(st.lists(st.integers(0, 60), max_size=25), min_size=1, max_size=6))
 def test_any_order_of_any_batches_keeps_each_record_once(
     batches: list[list[int]], tmp_path_factory: pytest.TempPathFactory, step_line: StepLine

@@ -96,7 +96,9 @@ LENGTHS_OF_ROWS = [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, CHUNK**2 - 1, C
 
 @pytest.mark.slow
 @given(lengths=st.lists(st.sampled_from(LENGTHS_OF_ROWS), min_size=1, max_size=6), seed=st.integers(0, 9))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_rows_of_every_length_are_summed_beside_each_other(lengths: list[int], seed: int, device: torch.device) -> None:
     draw = torch.Generator().manual_seed(seed)
     slots = torch.repeat_interleave(3 * torch.arange(len(lengths)) + 1, torch.tensor(lengths))
