@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wait import LONGEST_S
-from warm_python import WarmProcess, start_warm
+from warm_python import OF_RANKS, WarmProcess, start_warm
 
 RANKS = Path(__file__).parent / "ranks"
 
@@ -40,7 +40,9 @@ def start_ranks(program: str, world_size: int, store: Path, *words: object) -> l
     for rank in range(world_size):
         args = [str(RANKS / program), *map(str, (rank, world_size, store, *words))]
         out, err = Path(f"{store}-out{rank}"), Path(f"{store}-err{rank}")
-        ranks.append(StartedRank(process=start_warm(args, environ, Path.cwd(), out, err), out=out, err=err))
+        ranks.append(
+            StartedRank(process=start_warm(args, environ, Path.cwd(), out, err, more=OF_RANKS), out=out, err=err)
+        )
     return ranks
 
 
