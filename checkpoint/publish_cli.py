@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
 
 import click
 
 from ett.checkpoint.cli_output import as_json_option, cell, open_store_of, print_json, print_table, target_argument
 from ett.checkpoint.progress import progress
-from ett.checkpoint.publication import Publication
 from ett.checkpoint.publication_log import PublicationLog
 from ett.checkpoint.publish import (
-    Published,
     PublishPlan,
     named_commit,
     plan_publish,
@@ -20,9 +18,14 @@ from ett.checkpoint.publish import (
     publish_newest_whole,
     unfinished,
 )
+from ett.checkpoint.publish_job_cli import job_command
 from ett.checkpoint.publish_settings import Pruning, PublishSettings
+from ett.checkpoint.published_job import PublishedJob
+from ett.checkpoint.published_text import publication_facts, show_published
 from ett.checkpoint.store import Store, open_store
+from ett.checkpoint.target import job_dir_of
 from ett.errors import CorruptState, UsageError
+from ett.job_folder import ett_home
 
 _COLUMNS = ("number", "kind", "base", "job", "step", "seq", "rows", "bytes", "weight_bits", "created", "key")
 
@@ -92,22 +95,25 @@ def commit_command(
     if is_plan:
         _show_plan(plan_publish(store, named_commit(store, step, seq), place, settings, delta=delta), place, as_json)
     elif step is None and seq is None:
-        _show(publish_newest_whole(store, place, settings, delta=delta, verify=verify, watch=watch), place, as_json)
+        show_published(
+            publish_newest_whole(store, place, settings, delta=delta, verify=verify, watch=watch), place, as_json
+        )
     else:
         commit = named_commit(store, step, seq)
-        _show(publish(store, commit, place, settings, delta=delta, verify=verify, watch=watch), place, as_json)
+        show_published(publish(store, commit, place, settings, delta=delta, verify=verify, watch=watch), place, as_json)
 
 
 @command.command("status", short_help="List the publications of a folder, and what was begun and not ended.")
-@click.argument("place", metavar="DIR|URL")
+@click.argument("place", metavar="DIR|URL|JOB")
 @click.option("--verify", is_flag=True, help="Read every byte of every artefact.")
 @as_json_option
 def status_command(place: str, *, verify: bool, as_json: bool) -> None:
-    """List the publications under DIR|URL, newest first: the first is the one to serve.
+    """List the publications under DIR|URL, or where JOB's recipe has them, newest first: the first is the one to serve.
 
     Exit code 8: a manifest or a file is damaged or missing.
     """
-    store = open_store(place)
+    job_dir = job_dir_of(place, ett_home(os.environ))
+    store = open_store(place) if job_dir is None else PublishedJob.of(job_dir).open()
     publications, damaged = PublicationLog(store).read_all()
     problems = [err.fact for err in damaged.values()]
     problems += [problem for publication in publications for problem in problems_of(store, publication, verify=verify)]
@@ -126,28 +132,6 @@ def status_command(place: str, *, verify: bool, as_json: bool) -> None:
             f"{len(problems)} files are damaged; first: {problems[0]}",
             do="publish the commit again, with --verify: what is damaged is made anew; meanwhile serve an older one",
         )
-
-
-def publication_facts(publication: Publication) -> dict[str, Any]:
-    lineage = publication.lineage
-    return {
-        "number": publication.number,
-        "key": publication.key,
-        "kind": publication.kind,
-        "base": publication.base,
-        "created": publication.created,
-        "job": lineage.job,
-        "step": lineage.step,
-        "seq": lineage.seq,
-        "cursor": lineage.cursor,
-        "ckpt_uuid": lineage.ckpt_uuid,
-        "rows": sum(table.num_rows for table in publication.tables),
-        "pruned": sum(table.num_pruned for table in publication.tables),
-        "files": len(publication.stored_files()),
-        "bytes": publication.num_bytes,
-        "weight_bits": max((table.weight_bits for table in publication.tables), default=0),
-        "tables": [table.name for table in publication.tables],
-    }
 
 
 def _show_plan(plan: PublishPlan, to: Store, as_json: bool) -> None:
@@ -182,25 +166,4 @@ def _show_plan(plan: PublishPlan, to: Store, as_json: bool) -> None:
         click.echo(f"{plan.num_parts} files are there, left by an earlier attempt")
 
 
-def _show(done: Published, to: Store, as_json: bool) -> None:
-    facts = {
-        "to": to.uri,
-        **publication_facts(done.publication),
-        "was_done": done.was_done,
-        "files_reused": done.num_reused,
-        "files_written": done.num_written,
-        "fallback_from": done.fallback_from,
-    }
-    warnings = [f"all rows were published: {reason}" for reason in done.reasons]
-    if done.fallback_from is not None:
-        warnings.append(f"commit {done.fallback_from}, the newest, does not verify: commit {facts['seq']} is published")
-    if as_json:
-        print_json("publish", facts, warnings)
-        return
-    for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
-    how = "was there already" if done.was_done else f"{done.num_written} files written, {done.num_reused} were there"
-    click.echo(
-        f"{to.uri}: publication {facts['number']}, commit {facts['seq']} of step {facts['step']}, {facts['rows']:,} "
-        f"rows, {facts['bytes']:,} bytes in {facts['files']} files; {how}"
-    )
+command.add_command(job_command)

@@ -60,10 +60,13 @@ def job_store(job_dir: Path) -> Store:
 def job_uri(job_dir: Path) -> str:
     """Return the checkpoint uri of a job: its recipe's, seen from the folder that it was launched in, or its own."""
     uri = _read(job_dir / "recipe.json").get("checkpoint", {}).get("uri", "")
-    if not uri:
-        return str(job_dir / "checkpoints")
+    return seen_from_launch(job_dir, uri) if uri else str(job_dir / "checkpoints")
+
+
+def seen_from_launch(job_dir: Path, uri: str) -> str:
+    """Return a uri of a job's recipe as it was meant: a folder that is not absolute, from where it was launched."""
     if "://" in uri:
-        return str(uri)
+        return uri
     return str(Path(_read(job_dir / "launch.json").get("cwd", "."), Path(uri).expanduser()))
 
 

@@ -20,6 +20,7 @@ from ett.kept_launch import KeptLaunch
 from ett.launch_plan import Kind, LaunchPlan, read_plan
 from ett.otel.live_process import LiveExport
 from ett.outcome import Outcome
+from ett.publisher import begin_publishing
 from ett.recipe import resolve, resolve_telemetry
 from ett.recipe_cli import site_file
 from ett.recipe_sections import JobConfig, LaunchConfig, TelemetryConfig, TelemetryMode
@@ -231,6 +232,7 @@ def _run_attempts(job: JobSupervisor) -> Outcome:
 def _end(job: JobSupervisor, outcome: Outcome) -> int:
     name = job.folder.name
     if outcome.status == "succeeded":
+        begin_publishing(job)
         job.end_job("succeeded")
         job.say(
             f"job {name} succeeded after {count(job.attempt, 'attempt')}   ·   "

@@ -299,6 +299,10 @@ class JobSupervisor:
     def end_job(self, status: Literal["succeeded", "failed", "cancelled"]) -> None:
         self._emit("job_ended", att=0, status=status)
 
+    def tell_publisher(self, to: str, pid: int | None) -> None:
+        """Record that a process publishes the job's last commit; or could not be started."""
+        self._emit("publish_started", att=0, to=to, publisher_pid=pid, ok=pid is not None)
+
     def unfired_faults(self) -> list[str]:
         """Return one line for each fault of --chaos that never happened."""
         if not self.plan.chaos:

@@ -23,6 +23,7 @@ SECTIONS: dict[str, str] = {
     "checkpoint": "ett.checkpoint.config:CheckpointConfig",
     "recovery": "ett.recovery.config:RecoveryConfig",
     "compile": "ett.compile_cache.config:CompileConfig",
+    "publish": "ett.checkpoint.publish_config:PublishConfig",
 }
 
 

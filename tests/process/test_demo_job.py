@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 from launched_job import LaunchedJob
-from wait import LONGEST_S
+from wait import LONGEST_S, wait_until
+
+from ett.checkpoint.local_store import LocalStore
+from ett.checkpoint.publication_log import PublicationLog
+from ett.guardian import stat_fields
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -39,18 +43,27 @@ def test_with_frozen_embeddings_there_is_little_to_learn(job: LaunchedJob) -> No
     assert auc_of(job, "--set", "train.freeze_embeddings=true") < 0.60
 
 
-@pytest.mark.parametrize(("last", "saved"), [(10, [5, 10]), (12, [5, 10, 12])])
-def test_the_last_step_is_saved_once(job: LaunchedJob, last: int, saved: list[int]) -> None:
+@pytest.mark.parametrize(("last", "saved", "to"), [(10, [5, 10], ""), (12, [5, 10, 12], "served")])
+def test_the_last_step_is_saved_once(job: LaunchedJob, last: int, saved: list[int], to: str) -> None:
     settings = (
         f"train.max_steps={last}",
         "checkpoint.interval=5 steps",
         "checkpoint.stall_budget_s=300",
         "eval.enabled=false",
+        f"publish.to={to}",
     )
     steps = [word for setting in settings for word in ("--set", setting)]
     assert job.run("--nproc", "2", *SMALLER, *steps, str(ROOT / "examples" / "criteo.toml")) == 0, job.err
     assert [record.data["step"] for record in job.records("ckpt_commit")] == saved
     assert json.loads((job.job_dir / "result.json").read_text())["step"] == last
+    started = job.records("publish_started")
+    assert [record.data["to"] for record in started] == [to] * bool(to)
+    if to:  # by a process that the launch did not wait for
+        log = PublicationLog(LocalStore(job.folder / to))
+        wait_until(log.numbers, "the job's publication")
+        (publication,) = log.read_all()[0]
+        assert (publication.lineage.job, publication.lineage.step) == ("j", last)
+        wait_until(lambda: stat_fields(started[0].data["publisher_pid"]) is None, "the publisher's end")
 
 
 @pytest.mark.skipif(not SAMPLE.exists(), reason="the sample of real data is not beside the repository")

@@ -19,6 +19,7 @@ from typing import Any
 
 from ett.bench import BenchResult
 from ett.checkpoint.bench.bench_disk import WAYS, Disk
+from ett.checkpoint.bench.bench_publish import measure_publish_memory
 from ett.checkpoint.save_records import read_saves
 from ett.errors import ThresholdMissed
 from ett.event_reader import read_folder
@@ -69,17 +70,9 @@ def run(quick: bool, path: Path = WORKLOAD) -> BenchResult:
             for name, settings in ends.items():
                 found.append(_ended(name, Path(folder).absolute() / f"{name}-{number}", job | settings))
                 sys.stderr.write(f"  {name}: {found[-1].exposed_s:.2f} s, at most {found[-1].bound_s:.2f} s\n")
-    figures = [_over_bound(found), published_memory()]
+    figures = [_over_bound(found), measure_publish_memory(quick)]
     detail = [asdict(ending) | {"bound_s": ending.bound_s} for ending in found]
     return BenchResult(figures=figures, detail={"ends": detail}, table=_lines(found))
-
-
-def published_memory() -> Measured:
-    return Measured(
-        name="publish_memory_mib_10gb_table",
-        unit="MiB",
-        reason="publishing from a commit is not measured here yet",
-    )
 
 
 def _ended(name: str, home: Path, settings: Mapping[str, Any]) -> Ending:
