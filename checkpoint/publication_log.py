@@ -61,11 +61,14 @@ class PublicationLog:
         Args: check: called before each attempt; raises where the artefact's files are not there.
         """
         while True:
-            known = self.of_key(publication.key)
-            if known is not None:
-                return known
+            # Of one list: whoever publishes the same after it was made takes the number that is tried here.
+            known, damaged = self.read_all()
+            for other in known:
+                if other.key == publication.key:
+                    return other
             check()
-            publication = replace(publication, number=max(self.numbers(), default=0) + 1)
+            newest = max([*damaged, *(other.number for other in known)], default=0)
+            publication = replace(publication, number=newest + 1)
             name = publication_name(publication.number)
             try:
                 self.store.create(name, publication.to_bytes())

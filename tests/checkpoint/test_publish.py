@@ -11,6 +11,7 @@ import pytest
 from checkpoint_world import bits, oracle, saved_world
 from published_world import committed_rows, newest, served_rows
 from rewrite_world import saved_chain
+from s3_servers import S3Server, s3_store
 from safetensors.torch import load_file
 
 from ett.checkpoint.buffer_pool import BufferPool
@@ -22,7 +23,7 @@ from ett.checkpoint.incarnation import life_of, new_write_id
 from ett.checkpoint.local_store import LocalStore
 from ett.checkpoint.publication import parse_publication, publication_name
 from ett.checkpoint.publication_log import PublicationLog
-from ett.checkpoint.publish import plan_publish, publish, publish_newest_whole, unfinished
+from ett.checkpoint.publish import plan_publish, problems_of, publish, publish_newest_whole, unfinished
 from ett.checkpoint.publish_settings import LAST_UPDATE, NUM_UPDATES, Pruning, PublishSettings
 from ett.checkpoint.quantised_rows import quantise, restored
 from ett.checkpoint.segment import SegmentIdentity
@@ -271,6 +272,31 @@ def test_a_plan_writes_nothing(chain: Path, tmp_path: Path) -> None:
     heads = 600 * len(done.stored_files())  # of the files
     assert plan.num_bytes < sum(f.stored.bytes for t in done.tables for f in t.files) < plan.num_bytes + heads
     assert plan_publish(LocalStore(chain), newest(chain), LocalStore(tmp_path / "out"), ALL).done == done
+
+
+@pytest.mark.slow
+def test_of_two_publishers_to_a_bucket_both_have_the_one_publication(chain: Path, whole: Path, moto: S3Server) -> None:
+    to, commit = s3_store(moto.url), newest(chain)
+    others = [publish(LocalStore(chain), commit, to, PublishSettings(tables=("users",))).publication]
+    real = PublicationLog.append
+
+    class MeetsAnother(PublicationLog):
+        """Between its look at what is published and its own manifest, somebody else's of the same artefact is made."""
+
+        def numbers(self) -> list[int]:
+            found = super().numbers()
+            if len(others) < 2:
+                others.append(real(PublicationLog(to), parse_publication(manifest, publication_name(1)), lambda: None))
+            return found
+
+    manifest = (whole / publication_name(1)).read_bytes()
+    late = real(MeetsAnother(to), parse_publication(manifest, publication_name(1)), lambda: None)
+    assert [publication.number for publication in others] == [1, 2]
+    assert late == others[1]
+    assert PublicationLog(to).numbers() == [1, 2]
+    done = publish(LocalStore(chain), commit, to, ALL)
+    assert (done.was_done, done.num_written) == (False, 3)  # the files that the manifest names were not there
+    assert problems_of(to, done.publication, verify=True) == []
 
 
 def test_any_file_system_of_fsspec_takes_a_publication(chain: Path) -> None:
