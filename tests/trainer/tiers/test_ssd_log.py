@@ -167,7 +167,7 @@ def test_no_space_to_compact_is_no_error_of_a_write_that_had_space(
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="table t: .*no folder"):
+    with pytest.raises(ConfigError, match=r"table t: .*no folder"):
         SsdLog("t", ROW_BYTES, tmp_path / "file" / "log")
 
 
