@@ -86,11 +86,11 @@ def delete_commits(commits: CommitLog, known: dict[int, Commit], seqs: list[int]
     needed: set[str] = set()
     if seqs:
         store.sync([commit_name(seqs[0])])
-        late = [commits.read(seq) for seq in commits.seqs() if seq > max(known)]
         held = [known[seq] for seq in sorted(_held(store, known).keys() & set(seqs))]
         for commit in held:
             with suppress(FileExistsError):
                 store.create(commit_name(commit.seq), commit.to_bytes(with_files=not commit.lists))
+        late = [commits.read(seq) for seq in commits.seqs() if seq > max(known)]
         needed = {file.path for commit in (*late, *held) for file in commit.stored_files()}
     for name in names:
         if name not in needed:

@@ -139,6 +139,20 @@ def test_a_commit_that_is_pinned_while_it_goes_stays(saved: Path, by_the_job: bo
     assert steps(saved) == [4]
 
 
+def test_it_stays_where_what_was_committed_meanwhile_cannot_be_read(saved: Path) -> None:
+    class AndDamaged(PinnedMeanwhile):
+        def delete(self, name: str) -> None:
+            super().delete(name)
+            (self.root / commit_name(99)).write_bytes(b"torn")
+
+    store = AndDamaged(saved)
+    with pytest.raises(CorruptState):
+        collect(store, ONE, plan_collection(store, ONE))
+    (saved / commit_name(99)).unlink()
+    assert 2 in steps(saved)
+    assert_whole(saved)
+
+
 def test_a_commit_that_is_read_stays_until_its_reader_is_done_or_dead(saved: Path) -> None:
     store = LocalStore(saved)
     with leased(store, find_commit(store, 1)[0], "a test"):
