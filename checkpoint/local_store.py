@@ -181,6 +181,8 @@ class LocalStore:
                 try:
                     first.mkdir(exist_ok=True)
                 except FileExistsError as err:  # a file, or a link to nowhere: not a name that another writer has taken
+                    if first.is_dir() or not os.path.lexists(first):  # or one that was made and has gone again
+                        continue
                     raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(first)) from err
                 self._sync_folder(first.parent)
 
