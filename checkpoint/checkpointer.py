@@ -151,8 +151,6 @@ class Checkpointer:
                     expected="the folder that the job saved to: training never starts over by itself",
                     do="put it back or correct checkpoint.uri; to start over: --resume never",
                 )
-            if restored is None:
-                self._tables.forget_kept()
             source = self._source if restored is None and word == "auto" else None
             taken = None if source is None else self._take_over(source)
             read_s = (self._place.clock.mono_ns() - began_ns) / 1e9

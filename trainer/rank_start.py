@@ -158,6 +158,8 @@ class RankStart:
             held=model.ebc.exchange.rows,
         )
         restored = checkpointer.restore(planned=None if self._planned is None else self._planned.value)
+        if restored is None:
+            self._kept.forget()
         lines = ProgressLines() if collectives.rank == 0 else None
         if lines is not None:
             lines.begin(restored)

@@ -23,7 +23,6 @@ from ett.checkpoint.capture.staging_pool import StagingPool
 from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.digest import combine
 from ett.checkpoint.failure_history import FailureHistory
-from ett.checkpoint.kept_rows import has_rows_of_a_commit
 from ett.checkpoint.policy.measured_rates import MeasuredRates
 from ett.checkpoint.policy.save_policy import Adaptive, Full, Policy
 from ett.checkpoint.policy.table_chain import END_OF_IDS, Decision, TableChain, decide, live_files
@@ -254,16 +253,6 @@ class TableSaves:
         for shard in self.state.shards.values():
             if isinstance(shard, TrackedTable):
                 shard.tracked_by.await_end()
-
-    def forget_kept(self) -> None:
-        """Have no rows in tables that have those of an earlier life of this process, which began with a commit.
-
-        For a fresh start: what else is in the tables is what the program has put there.
-        """
-        for shard in self.state.shards.values():
-            if has_rows_of_a_commit(shard):
-                shard.begin_import(0)
-                shard.end_import()
 
     def touched(self, name: str, ids: Ids | None) -> None:
         """See `TrackedTable.touched`; a table that is not tracked is written whole in any case."""

@@ -220,8 +220,12 @@ def test_a_damaged_block_of_the_commit_is_noticed_in_what_is_read(tmp_path: Path
         opened(tmp_path, tables)[0].restore()
 
 
-def test_a_start_over_begins_without_the_rows_of_before(tmp_path: Path) -> None:
-    tables, _ = trained(tmp_path)
-    checkpointer, _ = opened(tmp_path, tables)
-    assert checkpointer.restore("never") is None
-    assert not len(tables.grows)
+@pytest.mark.parametrize("word", ["auto", "never"])
+def test_a_second_checkpointer_with_nothing_to_restore_leaves_a_models_rows_alone(tmp_path: Path, word: str) -> None:
+    tables, _ = trained(tmp_path / "first")
+    before = tables.rows()
+    checkpointer, _ = opened(tmp_path / "second", tables)
+    assert checkpointer.restore(word) is None
+    assert tables.rows() == before
+    checkpointer.save(1, 1)
+    check_all(tmp_path / "second", {1: before})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from test_worker import written_recipe
@@ -13,6 +14,7 @@ from ett.errors import LostPeer
 from ett.generation import FOLDER_VARIABLE
 from ett.tracker import Run, RunIdentity
 from ett.trainer.comm.collectives import LocalCollectives
+from ett.trainer.embedding import kept_tables
 from ett.trainer.embedding.kept_tables import KeptTables
 from ett.trainer.job_recipe import read_recipe
 from ett.trainer.loop import TrainingStep
@@ -69,3 +71,22 @@ def test_tables_without_a_commit_and_those_of_another_place_are_not_taken(tmp_pa
     kept = KeptTables()
     kept.keep(tables, place)
     assert not kept.take(place)
+
+
+def test_a_generation_with_nothing_to_restore_has_neither_rows_nor_sightings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = read_recipe(written_recipe(tmp_path, "sparse.admit_after=2"))
+    tables = build_model(recipe.trainer, LocalCollectives()).ebc
+    shard = tables.shards()[0]
+    ids = np.arange(8)
+    for _ in range(2):  # seen, then admitted
+        shard.update(ids, torch.ones(8, shard.dim), 0.1)
+    shard.update(ids + 8, torch.ones(8, shard.dim), 0.1)  # seen once
+    assert shard.sightings is not None and len(shard) and len(shard.sightings)
+    monkeypatch.setattr(kept_tables, "has_rows_of_a_commit", lambda shard: True)
+    place, kept = RankPlace(job_dir=tmp_path, rank=0, world_size=1), KeptTables()
+    kept.keep(tables, place)
+    assert kept.take(place)
+    kept.forget()
+    assert not len(shard) and not len(shard.sightings)

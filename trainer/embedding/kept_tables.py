@@ -15,6 +15,7 @@ class KeptTables:
 
     def __init__(self) -> None:
         self._shards: dict[str, EmbeddingShard] = {}
+        self._taken: dict[str, EmbeddingShard] = {}
         self._place: RankPlace | None = None
 
     def keep(self, tables: JobTables, place: RankPlace) -> None:
@@ -28,4 +29,13 @@ class KeptTables:
     def take(self, place: RankPlace) -> Mapping[str, EmbeddingShard]:
         """Return the tables by their names in the recipe: none for a rank that has other rows in this generation."""
         kept, self._shards = self._shards, {}
-        return kept if place == self._place else {}
+        self._taken = kept if place == self._place else {}
+        return self._taken
+
+    def forget(self) -> None:
+        """Empty the tables that were taken, and what they have seen of ids: the generation has no commit to restore."""
+        for shard in self._taken.values():
+            shard.begin_import(0)
+            shard.end_import()
+            if shard.sightings is not None:
+                shard.sightings.begin_import(0)
