@@ -7,7 +7,6 @@ the artefact made where it was.
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,9 +31,9 @@ from ett.checkpoint.restore_checks import check_size
 from ett.checkpoint.store import Store
 from ett.clock import Clock, SystemClock
 from ett.errors import ConfigError, Conflict, CorruptState, NoCheckpoint
+from ett.store_uri import shown_uri
 
 log = logging.getLogger(__name__)
-_USER_INFO = re.compile(r"(?<=//)[^/@]*@")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +144,10 @@ def publish(
         return Published(publication=plan.done, was_done=True)
     _prepare(to)
     into = ArtefactFolder(to, plan.key)
-    with leased(store, commit, f"publish to {_shown(to.uri)}"), watch(store, "publishing", commit.num_bytes) as reading:
+    with (
+        leased(store, commit, f"publish to {shown_uri(to.uri)}"),
+        watch(store, "publishing", commit.num_bytes) as reading,
+    ):
         made = _publication(reading, plan, into, SystemClock())
     taken = PublicationLog(to).append(made, lambda: _check_files(to, made))
     if taken.stored_files() != made.stored_files():
@@ -236,7 +238,7 @@ def _publication(store: Store, plan: PublishPlan, into: ArtefactFolder, clock: C
 def _lineage(store: Store, commit: Commit) -> Lineage:
     return Lineage(
         job=commit.job,
-        uri=_shown(store.uri),
+        uri=shown_uri(store.uri),
         seq=commit.seq,
         state_seq=commit.files_seq,
         ckpt_uuid=commit.ckpt_uuid,
@@ -248,11 +250,6 @@ def _lineage(store: Store, commit: Commit) -> Lineage:
     )
 
 
-def _shown(uri: str) -> str:
-    """Return a uri without what may be a password."""
-    return _USER_INFO.sub("", uri)
-
-
 def _prepare(to: Store) -> None:
     """Raises: ConfigError: the folder is one of checkpoints, or the store lets a second writer replace what exists."""
     create_format(to, FORMAT, (MAJOR, MINOR))
@@ -260,7 +257,7 @@ def _prepare(to: Store) -> None:
     if fields is None or fields.get("format") != FORMAT or fields.get("major") != MAJOR:
         found = "damaged" if fields is None else f"of format {fields.get('format')} {fields.get('major')}"
         raise ConfigError(
-            f"{_shown(to.uri)} is {found}",
+            f"{shown_uri(to.uri)} is {found}",
             expected=f"a folder of publications alone: {FORMAT} {MAJOR}, or a new one",
             do="publish to another folder",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from ett.checkpoint.random_wait import random_wait
 from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.target import job_store, seen_from_launch
 from ett.errors import ConfigError, Unreachable
+from ett.publisher import publish_section
 from ett.section import build_section
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,8 @@ class PublishedJob:
 
     @classmethod
     def of(cls, job_dir: Path) -> PublishedJob:
-        """Raises: ConfigError: the job's recipe does not say where it is published."""
-        try:
-            plain = json.loads((job_dir / "recipe.json").read_bytes()).get("publish", {})
-        except FileNotFoundError:
-            plain = {}
-        config: PublishConfig = build_section(PublishConfig, plain, "publish")
+        """Raises: ConfigError: the job's recipe does not say where it is published, or is damaged."""
+        config: PublishConfig = build_section(PublishConfig, publish_section(job_dir / "recipe.json"), "publish")
         if not config.to:
             raise ConfigError(
                 f"the recipe of job {job_dir.name} has no publish.to",

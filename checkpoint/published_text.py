@@ -10,6 +10,7 @@ from ett.checkpoint.cli_output import print_json
 from ett.checkpoint.publication import Publication
 from ett.checkpoint.publish import Published
 from ett.checkpoint.store import Store
+from ett.store_uri import shown_uri
 
 
 def publication_facts(publication: Publication) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def publication_facts(publication: Publication) -> dict[str, Any]:
 
 def show_published(done: Published, to: Store, as_json: bool) -> None:
     facts = {
-        "to": to.uri,
+        "to": shown_uri(to.uri),
         **publication_facts(done.publication),
         "was_done": done.was_done,
         "files_reused": done.num_reused,
@@ -53,6 +54,6 @@ def show_published(done: Published, to: Store, as_json: bool) -> None:
         click.echo(f"warning: {warning}", err=True)
     how = "was there already" if done.was_done else f"{done.num_written} files written, {done.num_reused} were there"
     click.echo(
-        f"{to.uri}: publication {facts['number']}, commit {facts['seq']} of step {facts['step']}, {facts['rows']:,} "
-        f"rows, {facts['bytes']:,} bytes in {facts['files']} files; {how}"
+        f"{facts['to']}: publication {facts['number']}, commit {facts['seq']} of step {facts['step']}, "
+        f"{facts['rows']:,} rows, {facts['bytes']:,} bytes in {facts['files']} files; {how}"
     )

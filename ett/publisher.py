@@ -12,9 +12,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from ett.errors import ConfigError
 from ett.job_folder import JobFolder
+from ett.raised import raised_by
+from ett.side_process import start_beside
+from ett.store_uri import shown_uri
 
 
 class PublishedBySupervisor(Protocol):
@@ -25,31 +29,38 @@ class PublishedBySupervisor(Protocol):
     def say(self, text: str) -> None: ...
 
 
-def published_to(folder: JobFolder) -> str:
-    """Return publish.to of the job's recipe; "" where there is none."""
+def publish_section(recipe: Path) -> dict[str, Any]:
+    """Return [publish] of a job's resolved recipe; an empty one where there is none.
+
+    Raises: ConfigError: the recipe is damaged. OSError: its disk does not answer.
+    """
     try:
-        plain = json.loads(folder.recipe_file.read_bytes())
+        plain = json.loads(recipe.read_bytes())
     except FileNotFoundError:
-        return ""
-    return str(plain.get("publish", {}).get("to", ""))
+        return {}
+    except ValueError:
+        plain = None
+    section = plain.get("publish", {}) if isinstance(plain, dict) else None
+    if isinstance(section, dict):
+        return section
+    name = recipe.parent.name
+    raise ConfigError(
+        f"{recipe} is damaged",
+        expected="the resolved recipe of this job",
+        do=f"give the recipe again: `ett launch --job {name} RECIPE.toml`; or publish by `ett publish {name} --to URI`",
+    )
 
 
 def start_publisher(folder: JobFolder, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start `ett publish job`, its output appended to publish/publish.log of the job. Raises: OSError."""
     # Without what names a process of the job: the guardian would end it with the launch.
     own = {name: value for name, value in environ.items() if not name.startswith("ETT_") or name == "ETT_CONFIG"}
-    log = log_of(folder)
-    log.parent.mkdir(exist_ok=True)
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "ett", "publish", "job", folder.name],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=own | {"ETT_HOME": str(folder.path.parents[1])},
-            cwd="/",
-            start_new_session=True,
-        )
+    return start_beside(
+        [sys.executable, "-m", "ett", "publish", "job", folder.name],
+        log_of(folder),
+        own | {"ETT_HOME": str(folder.path.parents[1])},
+        Path("/"),
+    )
 
 
 def log_of(folder: JobFolder) -> Path:
@@ -58,15 +69,21 @@ def log_of(folder: JobFolder) -> Path:
 
 def begin_publishing(job: PublishedBySupervisor) -> None:
     """Start the publisher where the job's recipe asks for it; whatever comes of it, the job has succeeded."""
-    to = published_to(job.folder)
+    failure = raised_by(lambda: _begin(job))
+    if failure is not None:
+        name = job.folder.name
+        job.say(f"job {name} is not published: {failure}   ·   `ett publish job {name}` does it")
+
+
+def _begin(job: PublishedBySupervisor) -> None:
+    to = shown_uri(str(publish_section(job.folder.recipe_file).get("to", "")))
     if not to:
         return
-    name = job.folder.name
     try:
         pid = start_publisher(job.folder, os.environ).pid
-    except OSError as err:
+    except OSError:
         job.tell_publisher(to, None)
-        job.say(f"job {name} is not published: {err}   ·   `ett publish job {name}` does it")
-        return
+        raise
     job.tell_publisher(to, pid)
+    name = job.folder.name
     job.say(f"job {name} is published to {to} by process {pid}   ·   `ett publish status {name}`, {log_of(job.folder)}")

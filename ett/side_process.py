@@ -21,17 +21,7 @@ class SideProcess:
 
     def start(self, command: Sequence[str], log: Path, environ: Mapping[str, str], cwd: Path | None = None) -> None:
         """Start `command`, its output appended to `log`, whose folder is made. Raises: OSError."""
-        log.parent.mkdir(exist_ok=True)
-        with log.open("ab") as output, _without_notices():
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=dict(environ),
-                cwd=cwd,
-                start_new_session=True,  # Ctrl-C is for us; it ends after our last record
-            )
+        self._process = start_beside(command, log, environ, cwd, stdin=subprocess.PIPE)
 
     def tell_end(self) -> None:
         """Tell it that the job is over, so that it sends what is left beside others that do; returns at once."""
@@ -55,6 +45,28 @@ class SideProcess:
             return self._process.wait(KILLED_S)
         except subprocess.TimeoutExpired:
             return -signal.SIGKILL
+
+
+def start_beside(
+    command: Sequence[str],
+    log: Path,
+    environ: Mapping[str, str],
+    cwd: Path | None = None,
+    *,
+    stdin: int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Start a process that no notice to the job's processes ends, its output appended to `log`. Raises: OSError."""
+    log.parent.mkdir(exist_ok=True)
+    with log.open("ab") as output, _without_notices():
+        return subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            env=dict(environ),
+            cwd=cwd,
+            start_new_session=True,  # Ctrl-C is for us; it ends after our last record
+        )
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from ett.errors import ConfigError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_USER_INFO = re.compile(r"(?<=://)[^/]*@")
 S3_SCHEMES = ("s3", "s3a")
 
 
@@ -19,13 +20,13 @@ def check_uri(uri: str, field: str = "checkpoint.uri") -> None:
         return
     if scheme == "file":
         if urlsplit(uri).netloc not in ("", "localhost"):
-            raise ConfigError(f"{field} is {uri!r}", expected="file:///absolute/path", code="F004")
+            raise ConfigError(f"{field} is {shown_uri(uri)!r}", expected="file:///absolute/path", code="F004")
         return
     import fsspec
 
     if scheme not in fsspec.available_protocols() and scheme not in fsspec.registry:
         raise ConfigError(
-            f"{field} is {uri!r}: no store for {scheme!r}",
+            f"{field} is {shown_uri(uri)!r}: no store for {scheme!r}",
             expected="a local folder, s3://bucket/folder, or another URL that fsspec knows",
             code="F004",
         )
@@ -35,6 +36,11 @@ def scheme_of(uri: str) -> str | None:
     """Return the scheme of a uri in lower case; None: it is a local path."""
     found = _SCHEME.match(uri)
     return found[1].lower() if found else None
+
+
+def shown_uri(uri: str) -> str:
+    """Return a uri without what may be a password."""
+    return _USER_INFO.sub("", uri)
 
 
 def is_local(uri: str) -> bool:

@@ -52,6 +52,16 @@ def test_a_job_whose_recipe_says_nothing_is_told_what_to_type(
     assert run(["publish", "status", "j"]) == 3
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"publish": "there"}'])
+@pytest.mark.parametrize("command", ["job", "status"])
+def test_a_damaged_recipe_is_said_to_be_damaged(
+    job_dir: Path, capsys: pytest.CaptureFixture[str], command: str, text: str
+) -> None:
+    (job_dir / "recipe.json").write_text(text)
+    assert run(["publish", command, "j"]) == 3
+    assert "recipe.json is damaged" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("failures", [2, 3])
 def test_a_store_that_is_down_is_asked_again(job_dir: Path, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
     recipe(job_dir, to="served", attempts=3)

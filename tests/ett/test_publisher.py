@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,3 +72,37 @@ def test_a_publisher_is_a_session_of_its_own_with_a_log(job: Supervisor) -> None
     assert watched.alive() == []  # so that the guardian leaves it alone
     assert started.wait() == 10  # there is no checkpoint
     assert "no checkpoint under" in log_of(job.folder).read_text()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"publish": 3}', '{"publish": {"to": "/served"'])
+def test_a_damaged_recipe_does_not_keep_a_job_from_its_success(job: Supervisor, text: str) -> None:
+    job.folder.recipe_file.write_text(text)
+    begin_publishing(job)
+    assert job.told == []
+    assert "is damaged" in job.said[0]
+
+
+def test_a_recipe_that_the_disk_does_not_give_does_not_either(job: Supervisor) -> None:
+    job.folder.recipe_file.mkdir()
+    begin_publishing(job)
+    assert job.told == []
+    assert "Is a directory" in job.said[0]
+
+
+def test_a_password_is_neither_recorded_nor_said(job: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "start_publisher", lambda *_: SimpleNamespace(pid=7))
+    recipe(job, to="ftp://user:p@ss@host/x")
+    begin_publishing(job)
+    assert job.told == [("ftp://host/x", 7)]
+    assert "published to ftp://host/x by" in job.said[0]
+
+
+def test_no_notice_to_the_job_ends_its_publisher(job: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    masks: list[set[int]] = []
+
+    def start(*_: Any, **__: Any) -> None:
+        masks.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    start_publisher(job.folder, {})
+    assert {signal.SIGUSR1, signal.SIGUSR2} <= masks[0]
