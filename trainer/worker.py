@@ -37,7 +37,7 @@ def run_worker(run: Run, environ: Mapping[str, str], begun: Begun | None = None,
     if run.job_dir is None:
         raise UsageError("this process belongs to no job", do="start workers by `ett launch RECIPE.toml`")
     recipe = read_recipe(run.job_dir / "recipe.json")
-    start, is_done = RankStart(run, recipe, environ, begun, kept), False
+    start, is_done, is_joined = RankStart(run, recipe, environ, begun, kept), False, True
     try:
         with start.until_end:
             code = _train_and_score(run, run.job_dir, recipe.trainer, start)
@@ -47,13 +47,16 @@ def run_worker(run: Run, environ: Mapping[str, str], begun: Begun | None = None,
         # torch keeps fully_shard's process groups for as long as the process lives.
         may_live_on = environ.get(FOLDER_VARIABLE) and recipe.trainer.dense.parallel != "fsdp"
         if isinstance(err, LostPeer) and may_live_on:
-            raise  # this rank may live on in the next generation (ett.restartable)
+            is_joined = False
+            if leave_process_group():
+                raise  # this rank may live on in the next generation (ett.restartable)
         start.say(err)
         return err.exit_code
     finally:
         # gloo's threads must be gone before the interpreter is, or it aborts and the exit code is lost.
         with run.span("teardown") if is_done else nullcontext():  # else a failure's time, or the next generation's
-            leave_process_group()
+            if is_joined:
+                leave_process_group()
 
 
 def _train_and_score(run: Run, job_dir: Path, config: TrainerConfig, start: RankStart) -> int:

@@ -29,8 +29,15 @@ def test_a_group_that_does_not_close_does_not_hold_the_rank(
 ) -> None:
     monkeypatch.setattr(process_group, "dist", hung)
     with caplog.at_level(logging.WARNING):
-        process_group.leave_process_group()
+        assert not process_group.leave_process_group()
     assert "was not closed within" in caplog.text
+
+
+def test_a_group_that_closes_is_left(hung: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hung.destroy_process_group = lambda: None
+    monkeypatch.setattr(process_group, "dist", hung)
+    monkeypatch.setattr(process_group, "LEAVE_S", 60.0)
+    assert process_group.leave_process_group()
 
 
 def test_the_group_of_saves_does_not_hold_the_rank_either(hung: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import ett
-from ett.errors import NotFound, UsageError
+from ett.errors import LostPeer, NotFound, UsageError
+from ett.generation import FOLDER_VARIABLE
 from ett.recipe import resolve
+from ett.trainer import worker
 from ett.trainer.comm.collectives import LocalCollectives
 from ett.trainer.job_recipe import read_recipe
 from ett.trainer.rank_start import build_model
@@ -64,3 +69,27 @@ def test_a_worker_outside_a_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(run, "job_dir", None)
     with pytest.raises(UsageError, match="belongs to no job"):
         run_worker(run, {})
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_rank_lives_on_only_where_its_process_group_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    def lose(*_: object) -> int:
+        raise lost
+
+    def leave() -> bool:
+        left.append(is_closed)
+        return is_closed
+
+    lost, said, left = LostPeer("rank 1 is gone"), list[object](), list[bool]()
+    start = SimpleNamespace(until_end=nullcontext(), say=said.append)
+    monkeypatch.setattr(worker, "RankStart", lambda *_: start)
+    monkeypatch.setattr(worker, "_train_and_score", lose)
+    monkeypatch.setattr(worker, "leave_process_group", leave)
+    written_recipe(tmp_path)
+    run: Any = SimpleNamespace(job_dir=tmp_path)
+    with pytest.raises(LostPeer) if is_closed else nullcontext():
+        assert run_worker(run, {FOLDER_VARIABLE: str(tmp_path)}) == lost.exit_code
+    assert said == ([] if is_closed else [lost])
+    assert left == [is_closed]  # once: the second would wait as long

@@ -48,10 +48,13 @@ def _backend(environ: Mapping[str, str], device: torch.device | None) -> str:
     return "cpu:gloo,cuda:nccl" if ranks_here <= torch.cuda.device_count() else "gloo"
 
 
-def leave_process_group() -> None:
+def leave_process_group() -> bool:
     """Close the process group, if there is one; a peer or a device that hangs holds this process for LEAVE_S at most.
 
-    What then is not closed ends with the process.
+    Returns: whether it is closed. One that is not ends with the process, which must join no other: that one would be
+    torn down when the first closes after all.
     """
-    if dist.is_initialized() and not ended_in_time(dist.destroy_process_group, LEAVE_S, "ett-leave-group"):
-        log.warning("the process group was not closed within %.0f s; this process ends it", LEAVE_S)
+    if not dist.is_initialized() or ended_in_time(dist.destroy_process_group, LEAVE_S, "ett-leave-group"):
+        return True
+    log.warning("the process group was not closed within %.0f s; this process ends it", LEAVE_S)
+    return False
