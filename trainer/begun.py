@@ -9,6 +9,7 @@ from importlib import import_module
 
 from ett.checkpoint.commit_choice import Planned, plan_ahead
 from ett.errors import UsageError
+from ett.hooks.around import quiet
 from ett.hooks.recompiles import RecompileWatch
 from ett.recovery.startup import Node, Startup
 from ett.tracker import Run
@@ -62,7 +63,7 @@ def _import_worker() -> None:
 
 def _import_compiler(run: Run) -> None:
     _import("torch._dynamo", "torch._inductor.compile_fx")
-    RecompileWatch(run).install(import_module("torch._dynamo"))
+    quiet(RecompileWatch(run).install)(import_module("torch._dynamo"))
 
 
 def _import(*modules: str) -> None:
