@@ -6,6 +6,7 @@ torch has it no more, recompilations are counted by the callbacks of `torch._dyn
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -17,8 +18,7 @@ from ett.hooks.around import around, quiet
 from ett.tracker import Run
 
 REPORTER = "record_compilation_metrics"
-_LIBRARY, _WRAPPERS = ("/torch/",), ("/torch/_dynamo/",)
-_OURS = str(Path(__file__).parent)
+_OURS = os.path.join(Path(__file__).parent, "")
 MAX_TEXT = 300  # of a guard or a place: a record's line is held below 4,096 bytes
 
 
@@ -92,17 +92,14 @@ def place_of(measured: Mapping[str, Any]) -> str:
     A module of torch's own is compiled through a function of torch's: then the line of the program that called it.
     """
     name, file, line = (measured.get(key) or "?" for key in ("co_name", "co_filename", "co_firstlineno"))
-    if _is_of(str(file), _WRAPPERS):
+    library = os.path.join(os.path.dirname(str(sys.modules["torch"].__file__)), "")
+    if str(file).startswith(os.path.join(library, "_dynamo", "")):
         frame: FrameType | None = sys._getframe()
-        while frame is not None and _is_of(frame.f_code.co_filename, (*_LIBRARY, _OURS)):
+        while frame is not None and frame.f_code.co_filename.startswith((library, _OURS)):
             frame = frame.f_back
         if frame is not None:
             name, file, line = frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno
     return f"{str(name)[:100]} ({str(file)[-180:]}:{line})"
-
-
-def _is_of(file: str, folders: tuple[str, ...]) -> bool:
-    return any(folder in file for folder in folders)
 
 
 def _nothing(*_: object) -> None:

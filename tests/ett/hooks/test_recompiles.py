@@ -126,6 +126,14 @@ def test_a_layer_of_torch_is_named_by_the_line_that_calls_it(watched: Watched) -
     assert record["code"].startswith(f"test_a_layer_of_torch_is_named_by_the_line_that_calls_it ({__file__}:")
 
 
+def test_a_program_in_a_folder_of_torchs_name_is_none_of_torchs(tmp_path: Path) -> None:
+    wrapper = {"co_name": "inner", "co_filename": torch._dynamo.external_utils.__file__, "co_firstlineno": 3}
+    scope: dict[str, Any] = {"place_of": place_of, "measured": wrapper}
+    file = tmp_path / "torch" / "program.py"
+    exec(compile("def step():\n    return place_of(measured)\n", str(file), "exec"), scope)
+    assert scope["step"]() == f"step ({file}:2)"
+
+
 def test_a_watch_that_is_off_writes_nothing(watched: Watched) -> None:
     RecompileWatch(watched.run, lambda: False).install(torch._dynamo)
     watched.call(torch.ones(3))
