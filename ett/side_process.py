@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ class SideProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._told_s: float | None = None
 
     def start(self, command: Sequence[str], log: Path, environ: Mapping[str, str], cwd: Path | None = None) -> None:
         """Start `command`, its output appended to `log`, whose folder is made. Raises: OSError."""
@@ -25,20 +27,25 @@ class SideProcess:
 
     def tell_end(self) -> None:
         """Tell it that the job is over, so that it sends what is left beside others that do; returns at once."""
+        if self._told_s is None:
+            self._told_s = time.monotonic()
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
     def end(self, wait_s: float) -> int | None:
-        """Let it send what is left for `wait_s` at most, and return its exit code; None where nothing was started.
+        """Let it send what is left, and return its exit code; None where nothing was started.
+
+        It has `wait_s` since it was told, and what was waited for others meanwhile is of it.
 
         One that is killed and does not go, since the kernel holds it, is left behind.
         """
         if self._process is None:
             return None
         self.tell_end()
+        assert self._told_s is not None
         try:
-            return self._process.wait(wait_s)
+            return self._process.wait(max(0.0, self._told_s + wait_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
         try:

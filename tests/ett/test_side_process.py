@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ett import side_process
 from ett.side_process import SideProcess
 
 
@@ -30,6 +32,7 @@ class Held:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.waits: list[float] = []
         self.stdin = self
 
     def close(self) -> None:
@@ -40,6 +43,7 @@ class Held:
 
     def wait(self, timeout_s: float | None = None) -> int:
         assert timeout_s is not None, "waits for ever"
+        self.waits.append(timeout_s)
         raise subprocess.TimeoutExpired("held", timeout_s)
 
 
@@ -60,3 +64,17 @@ def test_senders_are_told_of_the_end_before_one_is_waited_for() -> None:
     started(process).tell_end()
     assert process.said == ["told"]
     SideProcess().tell_end()  # nothing was started
+
+
+@pytest.mark.parametrize(("waited_s", "left_s"), [(2.0, 1.0), (5.0, 0.0)])
+def test_what_was_waited_for_another_sender_is_not_waited_again(
+    monkeypatch: pytest.MonkeyPatch, waited_s: float, left_s: float
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(side_process, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    process = Held()
+    side = started(process)
+    side.tell_end()
+    now_s[0] += waited_s
+    side.end(3.0)
+    assert process.waits == [left_s, side_process.KILLED_S]
