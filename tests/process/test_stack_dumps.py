@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -36,7 +37,7 @@ class Started:
 
     def end(self) -> None:
         for process in self._started:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # with what it has forked
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
