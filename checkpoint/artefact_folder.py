@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import xxhash
 
@@ -15,10 +16,11 @@ from ett.checkpoint.publication import artefact_folder, published_file
 from ett.checkpoint.segment import StoredFile
 from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import Bytes
-from ett.errors import CorruptState
+from ett.errors import Conflict, CorruptState
 
 log = logging.getLogger(__name__)
 Pieces = Callable[[], Iterator[Bytes]]
+_TRIES = 4  # of a name that others make anew meanwhile
 
 
 class ArtefactFolder:
@@ -48,9 +50,11 @@ class ArtefactFolder:
     def write(self, name: str, pieces: Pieces) -> StoredFile:
         """Store what `pieces` yields under a name. A file of that name which has other bytes is damaged, and goes."""
         path = f"{self._folder}/{name}"
-        try:
-            return _written(self.store, path, pieces)
-        except FileExistsError:
+        is_there = path in self._there  # not every store refuses a name that is taken
+        for _ in range(_TRIES):
+            if not is_there:
+                with suppress(FileExistsError):
+                    return _written(self.store, path, pieces)
             try:
                 stored = _hash_of(path, pieces)
                 check_whole(self.store, stored, self._buffers)  # another publisher's, or left by one that ended
@@ -58,7 +62,8 @@ class ArtefactFolder:
             except CorruptState as err:
                 log.warning("%s is made anew: %s", path, err.fact)
                 self.store.delete(path)
-        return _written(self.store, path, pieces)
+                is_there = False
+        raise _contested(path)
 
     def _finished(self, record: str) -> tuple[StoredFile, Json] | None:
         try:
@@ -74,17 +79,28 @@ class ArtefactFolder:
             return None
 
     def _record(self, name: str, data: bytes) -> None:
-        try:
-            self.store.create(name, data)
-        except FileExistsError:
-            if self.store.read(name) != data:
-                self.store.delete(name)
+        for _ in range(_TRIES):
+            with suppress(FileExistsError):
                 self.store.create(name, data)
+                return
+            with suppress(FileNotFoundError):  # another publisher makes it anew
+                if self.store.read(name) == data:
+                    return
+            self.store.delete(name)
+        raise _contested(name)
 
     def _count(self, *, reused: bool) -> None:
         with self._counting:
             self.num_reused += reused
             self.num_written += not reused
+
+
+def _contested(name: str) -> Conflict:
+    return Conflict(
+        f"{name} has other bytes each time that it was made anew",
+        expected="one version of ett that publishes there, on a store that keeps what it is given",
+        do="end the other publisher, or look at the store",
+    )
 
 
 def check_whole(store: Store, stored: StoredFile, buffers: BufferPool) -> None:

@@ -306,6 +306,19 @@ def test_any_file_system_of_fsspec_takes_a_publication(chain: Path) -> None:
     assert {table.name for table in done.publication.tables} == {"users"}
 
 
+def test_damage_of_the_same_size_is_made_whole_on_any_file_system(chain: Path) -> None:
+    to, settings = open_store("memory://test-publish-damaged"), PublishSettings(tables=("users",))
+    made = publish(LocalStore(chain), newest(chain), to, settings).publication
+    path = made.tables[0].files[0].stored.path
+    data = bytearray(to.read(path))
+    data[-1] ^= 1
+    to.delete(path)
+    to.create(path, bytes(data))
+    assert problems_of(to, made, verify=True)
+    publish(LocalStore(chain), newest(chain), to, settings, verify=True)
+    assert not problems_of(to, made, verify=True)
+
+
 def finite_job(folder: Path) -> dict[int, bytes]:
     """Save a job of one table of 100 rows, of finite weights and with a ledger; return their weights by id."""
     saved_world(folder, 1, [1])
