@@ -21,22 +21,24 @@ class IdSets:
     def __init__(self, file: BinaryIO, num_ids: int) -> None:
         self.num_buckets = max(1, -(-num_ids // BUCKET_IDS))
         self._file = file
-        self._places: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        # Of each call of `add`: where its ids begin, and int64 [num_buckets + 1], at which of them each bucket does.
+        self._added: dict[str, list[tuple[int, Ids]]] = {}
 
     def add(self, name: str, ids: Ids) -> None:
-        buckets = (ids.view(np.uint64) * _SPREAD >> np.uint64(32)) % np.uint64(self.num_buckets)
-        order = np.argsort(buckets, kind="stable")
-        found, starts = np.unique(buckets[order], return_index=True)
-        for bucket, part in zip(found.tolist(), np.split(ids[order], starts[1:]), strict=True):
-            self._places.setdefault((name, bucket), []).append((self._file.tell(), len(part)))
-            self._file.write(part.data)
+        """Args: ids: many at a time: of each call a number a bucket is kept in memory."""
+        buckets = ((ids.view(np.uint64) * _SPREAD >> np.uint64(32)) % np.uint64(self.num_buckets)).astype(np.int64)
+        starts = np.zeros(self.num_buckets + 1, np.int64)
+        np.cumsum(np.bincount(buckets, minlength=self.num_buckets), out=starts[1:])
+        self._added.setdefault(name, []).append((self._file.tell(), starts))
+        self._file.write(ids[np.argsort(buckets, kind="stable")].data)
 
     def of(self, name: str, bucket: int) -> Ids:
         """Return the ids of a set in a bucket, ascending."""
         parts = [np.empty(0, np.int64)]
-        for start, count in self._places.get((name, bucket), []):
-            self._file.seek(start)
-            parts.append(np.frombuffer(self._file.read(8 * count), np.int64))
+        for at, starts in self._added.get(name, []):
+            self._file.seek(at + 8 * int(starts[bucket]))
+            num_bytes = 8 * int(starts[bucket + 1] - starts[bucket])
+            parts.append(np.frombuffer(self._file.read(num_bytes), np.int64))
         self._file.seek(0, 2)
         return np.sort(np.concatenate(parts))
 

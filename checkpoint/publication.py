@@ -10,6 +10,8 @@ names (docs/publish.md).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -22,6 +24,20 @@ FOLDER, ARTEFACTS = "publications", "artefacts"
 _PLACE = re.compile(ARTEFACTS + r"/[0-9a-f]{32}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 Kind = Literal["full", "delta"]
+
+
+class DamagedPublication(CorruptState):
+    """What is published is damaged, not the commit that is to be."""
+
+
+@contextmanager
+def of_publication() -> Iterator[None]:
+    """Have damage that is met within be that of a publication."""
+    try:
+        yield
+    except CorruptState as err:
+        given = {"expected": err.expected, "do": err.do, "did": err.did, "code": err.code}
+        raise DamagedPublication(err.fact, **given) from err
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +119,9 @@ class PublishedDense:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lineage:
-    """The commit that was published. state_seq: the commit that its rows were captured for."""
+    """The commit that was published. state_seq: the commit that its rows were captured for. life: of the job, whose
+    name another one may have; "" in manifests of before it was noted.
+    """
 
     job: str
     uri: str
@@ -115,6 +133,7 @@ class Lineage:
     cursor: int
     created: str
     writer_version: str
+    life: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +192,8 @@ def _publication_of(fields: Json, name: str) -> Publication:
         )
     if name != publication_name(fields["number"]):
         raise CorruptState(f"{name} holds publication {fields['number']}", do="publish again")
+    if fields["base"] is not None and not (is_count(fields["base"]) and fields["base"] < fields["number"]):
+        raise ValueError(f"it follows publication {fields['base']}")
     fields["lineage"] = Lineage(**fields["lineage"])
     fields["tables"] = tuple(PublishedTable.from_json(table) for table in fields["tables"])
     fields["dense"] = PublishedDense.from_json(fields["dense"])

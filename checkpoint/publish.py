@@ -17,10 +17,21 @@ from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.commit_facts import find_commit
 from ett.checkpoint.commit_log import FORMAT_NAME, CommitLog, create_format
 from ett.checkpoint.export import first_whole
-from ett.checkpoint.incarnation import created_now, writer_version
+from ett.checkpoint.incarnation import created_now, life_of, writer_version
 from ett.checkpoint.pins import leased
 from ett.checkpoint.progress import Watch, unwatched
-from ett.checkpoint.publication import ARTEFACTS, FORMAT, MAJOR, MINOR, Kind, Lineage, Publication, artefact_folder
+from ett.checkpoint.publication import (
+    ARTEFACTS,
+    FORMAT,
+    MAJOR,
+    MINOR,
+    DamagedPublication,
+    Kind,
+    Lineage,
+    Publication,
+    artefact_folder,
+    of_publication,
+)
 from ett.checkpoint.publication_log import PublicationLog
 from ett.checkpoint.publish_delta import DeltaBase, find_base
 from ett.checkpoint.publish_settings import PublishSettings
@@ -30,7 +41,7 @@ from ett.checkpoint.published_table import TableForm, publish_table
 from ett.checkpoint.restore_checks import check_size
 from ett.checkpoint.store import Store
 from ett.clock import Clock, SystemClock
-from ett.errors import ConfigError, Conflict, CorruptState, NoCheckpoint
+from ett.errors import ConfigError, Conflict, CorruptState, NoCheckpoint, NotFound
 from ett.store_uri import shown_uri
 
 log = logging.getLogger(__name__)
@@ -83,7 +94,10 @@ def named_commit(store: Store, step: int | None, seq: int | None) -> Commit:
     """Return the commit `seq`, or that of `step`, or the newest. Raises: as `find_commit`; NotFound: no `seq`."""
     if seq is None:
         return find_commit(store, step)[0]
-    commit = CommitLog(store).read(seq)
+    commits = CommitLog(store)
+    if seq not in commits.seqs():
+        raise NotFound(f"there is no commit {seq} under {store.uri}", do="`ett checkpoint ls` shows which there are")
+    commit = commits.read(seq)
     if commit.is_fresh:
         raise NoCheckpoint(f"commit {seq} under {store.uri} is a fresh start: it has nothing to publish")
     return commit
@@ -106,7 +120,8 @@ def plan_publish(
             reasons = [reason for table in tables if (reason := found.reason_for_all(table))]
             base = found if len(reasons) < len(tables) else None
     elif done is not None and done.base is not None:
-        base = DeltaBase(chain=chain_of(log, log.read(done.base)))
+        with of_publication():
+            base = DeltaBase(chain=chain_of(log, log.read(done.base)))
     key = settings.key(commit, base.newest.key if base else None)
     records = [name for name in to.list(artefact_folder(key)) if name.endswith(".json")]
     return PublishPlan(
@@ -171,9 +186,16 @@ def publish_newest_whole(
     watch: Watch = unwatched,
 ) -> Published:
     """Publish the newest commit that verifies. Raises: as `publish`; NoCheckpoint; RestoreFailed: none verifies."""
-    done, fallback_from = first_whole(
-        store, None, lambda commit: publish(store, commit, to, settings, delta=delta, verify=verify, watch=watch)
-    )
+
+    def published(commit: Commit) -> Published | DamagedPublication:
+        try:
+            return publish(store, commit, to, settings, delta=delta, verify=verify, watch=watch)
+        except DamagedPublication as err:  # no reason to go back to an older commit
+            return err
+
+    done, fallback_from = first_whole(store, None, published)
+    if isinstance(done, DamagedPublication):
+        raise done
     return replace(done, fallback_from=fallback_from)
 
 
@@ -187,8 +209,9 @@ def _has_files(to: Store, publication: Publication) -> bool:
 
 
 def _check_files(to: Store, publication: Publication) -> None:
-    for stored in publication.stored_files():
-        check_size(to, stored)
+    with of_publication():
+        for stored in publication.stored_files():
+            check_size(to, stored)
 
 
 def unfinished(to: Store) -> list[dict[str, Any]]:
@@ -247,6 +270,7 @@ def _lineage(store: Store, commit: Commit) -> Lineage:
         cursor=commit.cursor,
         created=commit.created,
         writer_version=commit.writer_version,
+        life=life_of(commit),
     )
 
 

@@ -15,8 +15,9 @@ import numpy as np
 from ett.checkpoint.commit import Commit, TableEntry
 from ett.checkpoint.commit_log import CommitLog, states_of_history
 from ett.checkpoint.id_sets import IdSets, id_sets
+from ett.checkpoint.incarnation import life_of
 from ett.checkpoint.live_parts import LiveTable
-from ett.checkpoint.publication import Publication, PublishedTable
+from ett.checkpoint.publication import Publication, PublishedTable, of_publication
 from ett.checkpoint.publication_log import PublicationLog
 from ett.checkpoint.publish_settings import PublishSettings
 from ett.checkpoint.published_rows import chain_of, layers_of, part_ids
@@ -26,7 +27,7 @@ from ett.checkpoint.store import Store
 from ett.checkpoint.table_segments import IDS, Ids
 from ett.errors import Conflict, CorruptState
 
-GONE_IDS = 1 << 20  # of a file, about
+MANY_IDS = 1 << 20  # about, of a file of ids that have gone as well
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +82,7 @@ def _reason_of_lineage(store: Store, commit: Commit, last: Publication) -> str |
         return f"and of job {lineage.job}"
     if lineage.state_seq >= commit.files_seq:
         return "and not older than the commit"
-    if lineage.epoch == commit.epoch:
+    if lineage.life and lineage.life == life_of(commit):
         return None  # one life has one line
     if lineage.ckpt_uuid not in states_of_history(CommitLog(store).read_all()[0]):
         return "whose commit is not there any more, or was left behind by a rollback"
@@ -92,20 +93,23 @@ def gone_ids(table: LiveTable, since: int, to: Store, layers: list[PublishedTabl
     """Yield the ids that were published and are not live, ascending, some at a time.
 
     Args: since: rows in files of a higher seq are published again. layers: what was published before.
-    Raises: Conflict: a row is in neither. CorruptState: a published file is damaged.
+    Raises: Conflict: a row is in neither. DamagedPublication: a published file is.
     """
     known = [(layer.files, layer.gone) for layer in layers]
     num_ids = table.live.num_rows + sum(file.num_rows for files, gone in known for file in (*files, *gone))
     with id_sets(num_ids) as sets:
         for number, (files, gone) in enumerate(known):
             for name, parts in ((f"rows {number}", files), (f"gone {number}", gone)):
-                for part in parts:
-                    for ids in part_ids(to, part):
+                with of_publication():
+                    for ids in _many_at_a_time(ids for part in parts for ids in part_ids(to, part)):
                         sets.add(name, ids)
-        for number, file in enumerate(table.files):
-            for ids in _live_ids(table, number):
-                sets.add("changed" if file.seq > since else "same", ids)
-        yield from _in_files(_gone(sets, bucket, len(known), table.spec.name) for bucket in range(sets.num_buckets))
+        for name, is_new in (("same", False), ("changed", True)):
+            numbers = [number for number, file in enumerate(table.files) if (file.seq > since) == is_new]
+            for ids in _many_at_a_time(ids for number in numbers for ids in _live_ids(table, number)):
+                sets.add(name, ids)
+        yield from _many_at_a_time(
+            _gone(sets, bucket, len(known), table.spec.name) for bucket in range(sets.num_buckets)
+        )
 
 
 def _gone(sets: IdSets, bucket: int, num_layers: int, name: str) -> Ids:
@@ -124,11 +128,11 @@ def _gone(sets: IdSets, bucket: int, num_layers: int, name: str) -> Ids:
     return np.setdiff1d(before, np.union1d(same, sets.of("changed", bucket)), assume_unique=True)
 
 
-def _in_files(parts: Iterator[Ids]) -> Iterator[Ids]:
+def _many_at_a_time(parts: Iterator[Ids]) -> Iterator[Ids]:
     waiting: list[Ids] = []
     for part in parts:
         waiting.append(part)
-        if sum(map(len, waiting)) >= GONE_IDS:
+        if sum(map(len, waiting)) >= MANY_IDS:
             yield np.sort(np.concatenate(waiting))
             waiting = []
     if any(map(len, waiting)):

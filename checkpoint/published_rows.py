@@ -66,7 +66,11 @@ def part_ids(store: Store, part: PartFile) -> Iterator[Ids]:
     hasher = xxhash.xxh3_128()
     try:
         with store.open(part.stored.path) as reader:
+            if reader.size != part.stored.bytes:
+                raise altered(part.stored)
             at = 8 + int.from_bytes(_read(reader, 0, 8), "little")
+            if at + 8 * part.num_rows > part.stored.bytes:
+                raise altered(part.stored)
             for start in range(0, part.num_rows, _IDS_AT_ONCE):
                 data = _read(reader, at + 8 * start, 8 * min(_IDS_AT_ONCE, part.num_rows - start))
                 hasher.update(data)

@@ -95,7 +95,7 @@ def test_what_was_begun_is_shown(job: Path, tmp_path: Path, capsys: pytest.Captu
         (["--step", "7"], 4),
         (["--tables", "user"], 4),
         (["--min-updates", "3"], 3),
-        (["--commit", "99"], 8),
+        (["--commit", "99"], 4),
     ],
 )
 def test_mistakes_have_exit_codes(job: Path, tmp_path: Path, argv: list[str], code: int) -> None:

@@ -14,14 +14,17 @@ from ett.checkpoint import id_sets
 from ett.checkpoint.bench.large_commit import write_dense_weight
 from ett.checkpoint.commit import Commit
 from ett.checkpoint.commit_log import CommitLog, prepare_folder
+from ett.checkpoint.id_sets import IdSets
+from ett.checkpoint.incarnation import new_write_id
 from ett.checkpoint.local_store import LocalStore
-from ett.checkpoint.publication import Publication
+from ett.checkpoint.publication import Publication, parse_publication
 from ett.checkpoint.publication_log import PublicationLog
 from ett.checkpoint.publish import plan_publish, publish
-from ett.checkpoint.publish_delta import find_base
+from ett.checkpoint.publish_delta import _reason_of_lineage, find_base
 from ett.checkpoint.publish_settings import Pruning, PublishSettings
-from ett.checkpoint.published_rows import chain_of, layers_of, table_rows
+from ett.checkpoint.published_rows import chain_of, layers_of, part_ids, table_rows
 from ett.checkpoint.segment import SegmentIdentity
+from ett.cli import run
 from ett.errors import CorruptState
 
 ALL = PublishSettings()
@@ -129,7 +132,7 @@ def test_no_delta_follows_what_it_does_not_continue(tmp_path: Path) -> None:
 
     assert "nothing is published there of these tables" in reasons(commit, PublishSettings(bits=8))
     assert "of job j" in reasons(replace(commit, job="another"))
-    of_next_life = replace(commit, ckpt_uuid="e000002-0")
+    of_next_life = replace(commit, ckpt_uuid="e000002-0", write_id=new_write_id("b" * 16))
     opened(commit.seq, seq=4, epoch=2)  # a restart goes on from the newest
     assert reasons(replace(of_next_life, epoch=2)) == ""
     opened(1, seq=5, epoch=3)  # a rollback leaves behind what is published
@@ -155,3 +158,80 @@ def test_a_damaged_layer_is_not_served_or_built_on(tmp_path: Path, which: str) -
         served(to, second)
     with pytest.raises(CorruptState, match="does not match its checksum"):
         publish(job.store, job.commit(base=False), to, ALL, delta=True)
+
+
+def test_a_block_without_a_live_row_has_nothing_to_say(tmp_path: Path) -> None:
+    job, to = Job(tmp_path / "job", 3), LocalStore(tmp_path / "out")
+    publish(job.store, job.commit(base=True), to, ALL)
+    world = job.world
+    for row_id in world.rows:
+        world.rows[row_id] = tuple(job.rng.randbytes(group.row_bytes) for group in SPEC.groups)
+    world.dirty, world.since_base = set(world.rows), set(world.rows)
+    done = publish(job.store, job.commit(base=False), to, ALL, delta=True)
+    assert (done.publication.kind, done.reasons) == ("delta", ())
+    assert served(to, done.publication)[0] == sorted(world.rows)
+
+
+def test_ids_are_kept_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of each call of `add` would else grow with the blocks times the buckets of a table."""
+    job, to, _, _ = published_twice(tmp_path)
+    for _ in range(4):
+        commit = job.commit(base=False)
+    added: list[str] = []
+    add = IdSets.add
+    monkeypatch.setattr(IdSets, "add", lambda self, name, ids: (added.append(name), add(self, name, ids)))
+    assert publish(job.store, commit, to, ALL, delta=True).publication.kind == "delta"
+    assert len(commit.tables[0].files) > 4
+    assert sorted(added) == sorted(set(added))
+
+
+def test_a_delta_follows_nothing_of_another_job_of_the_same_name(tmp_path: Path) -> None:
+    job, to = Job(tmp_path / "job", 3), LocalStore(tmp_path / "out")
+    published = publish(job.store, replace(job.commit(base=True), write_id=new_write_id("a" * 16)), to, ALL).publication
+    commit = job.commit(base=False)
+    foreign = replace(published, lineage=replace(published.lineage, ckpt_uuid="e000001-" + "f" * 32))
+    same_life = replace(commit, write_id=new_write_id("a" * 16))
+    assert _reason_of_lineage(job.store, same_life, foreign) is None
+    other_life = replace(commit, write_id=new_write_id("b" * 16))
+    assert other_life.epoch == foreign.lineage.epoch
+    assert "not there any more" in (_reason_of_lineage(job.store, other_life, foreign) or "")
+    unknown = replace(foreign, lineage=replace(foreign.lineage, life=""))
+    assert _reason_of_lineage(job.store, same_life, unknown) is not None
+
+
+def test_damage_of_what_is_published_is_no_reason_to_go_back_to_an_older_commit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, to, first, _ = published_twice(tmp_path)
+    path = to.root / first.tables[0].files[0].stored.path
+    data = bytearray(path.read_bytes())
+    data[8 + int.from_bytes(data[:8], "little")] ^= 1
+    path.write_bytes(data)
+    commit = job.commit(base=False)
+    argv = ["publish", str(job.store.root), "--to", str(to.root), "--delta"]
+    assert run(argv) == 8
+    assert first.tables[0].files[0].stored.path in capsys.readouterr().err
+    assert PublicationLog(to).numbers() == [1, 2]
+    assert run([*argv, "--commit", str(commit.seq)]) == 8
+
+
+@pytest.mark.parametrize("damage", ["cut", "header"])
+def test_a_file_is_not_believed_before_it_is_checked(tmp_path: Path, damage: str) -> None:
+    _, to, first, _ = published_twice(tmp_path)
+    part = first.tables[0].files[0]
+    path = to.root / part.stored.path
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        del data[8 + int.from_bytes(data[:8], "little") + 11 :]
+    else:
+        data[7] = 255
+    path.write_bytes(data)
+    with pytest.raises(CorruptState, match="does not match"):
+        list(part_ids(to, part))
+
+
+@pytest.mark.parametrize("base", [2, 3, "1", True])
+def test_a_publication_follows_an_earlier_one(tmp_path: Path, base: int) -> None:
+    _, _, _, second = published_twice(tmp_path)
+    with pytest.raises(CorruptState, match=r"0002\.json"):
+        parse_publication(replace(second, base=base).to_bytes(), "publications/0000000000000002.json")
