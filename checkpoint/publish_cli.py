@@ -26,6 +26,7 @@ from ett.checkpoint.store import Store, open_store
 from ett.checkpoint.target import job_dir_of
 from ett.errors import CorruptState, UsageError
 from ett.job_folder import ett_home
+from ett.store_uri import shown_uri
 
 _COLUMNS = ("number", "kind", "base", "job", "step", "seq", "rows", "bytes", "weight_bits", "created", "key")
 
@@ -81,8 +82,9 @@ def commit_command(
     which is written last. Run again after whatever failed: files that are whole are not made again, and what is
     published already is only named.
 
-    Exit code 0: published, now or before. 3: the settings do not fit a table. 8: the named commit is damaged. 10, 122:
-    there is no checkpoint, or none that verifies.
+    Exit code 0: published, now or before. 3: the settings do not fit a table. 4: there is no such table, step or
+    commit. 7: another version of ett publishes the same there. 8: the named commit, or what is published, is damaged.
+    10, 122: there is no checkpoint, or none that verifies.
     """
     if step is not None and seq is not None:
         raise UsageError("--step and --commit name two commits", expected="one of the two")
@@ -120,11 +122,11 @@ def status_command(place: str, *, verify: bool, as_json: bool) -> None:
     begun = unfinished(store)
     rows = [publication_facts(publication) for publication in publications]
     if as_json:
-        print_json("publish_status", {"uri": store.uri, "publications": rows, "unfinished": begun}, problems)
+        print_json("publish_status", {"uri": shown_uri(store.uri), "publications": rows, "unfinished": begun}, problems)
     elif rows:
         print_table(_COLUMNS, [[cell(row[column]) for column in _COLUMNS] for row in rows])
     else:
-        click.echo(f"nothing is published under {store.uri}")
+        click.echo(f"nothing is published under {shown_uri(store.uri)}")
     for folder in () if as_json else begun:
         click.echo(f"not ended: {folder['key']}, {folder['files']} files of {folder['bytes']:,} bytes: publish again")
     if problems:
@@ -137,7 +139,7 @@ def status_command(place: str, *, verify: bool, as_json: bool) -> None:
 def _show_plan(plan: PublishPlan, to: Store, as_json: bool) -> None:
     tables = [table.spec.name for table in plan.settings.chosen(plan.commit)]
     facts = {
-        "to": to.uri,
+        "to": shown_uri(to.uri),
         "key": plan.key,
         "kind": plan.kind,
         "base": None if plan.base is None else plan.base.newest.number,
@@ -154,7 +156,7 @@ def _show_plan(plan: PublishPlan, to: Store, as_json: bool) -> None:
         return
     click.echo(
         f"commit {plan.commit.seq} of step {plan.commit.step}: {', '.join(tables)}, about {plan.num_bytes:,} "
-        f"bytes of rows and ids, and the dense tensors, to {to.uri}"
+        f"bytes of rows and ids, and the dense tensors, to {facts['to']}"
     )
     if plan.base is not None:
         click.echo(f"of tables that have no new base since, only what changed after publication {facts['base']}")
