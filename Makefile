@@ -74,7 +74,7 @@ pictures: install
 	$(BIN)/python -P tests/checkpoint/chain_world.py docs/chain-example
 	$(BIN)/python -m ett.checkpoint.chain_picture docs/chain-example docs/img/chain.svg
 	$(BIN)/python -m ett.checkpoint.bench.policy_picture docs/img/policy.svg
-	$(BIN)/python -m ett.trainer.bench.policy_curve benchmarks/results/checkpoint-cpu.json docs/img/checkpoint-curve.svg
+	$(BIN)/python -m ett.trainer.bench.policy_curve benchmarks/results/checkpoint-quick-cpu.json docs/img/checkpoint-curve.svg
 	results=$$(ls benchmarks/results/ett-cpu.json benchmarks/results/ett-quick-cpu.json 2>/dev/null | head -1) && \
 		test -z "$$results" || $(BIN)/python -m ett.trainer.bench.paired_bars $$results docs/img/paired.svg
 	$(BIN)/python tests/checkpoint/saves_example.py docs/saves-example
