@@ -72,7 +72,10 @@ def part_ids(store: Store, part: PartFile) -> Iterator[Ids]:
             if at + 8 * part.num_rows > part.stored.bytes:
                 raise altered(part.stored)
             for start in range(0, part.num_rows, _IDS_AT_ONCE):
-                data = _read(reader, at + 8 * start, 8 * min(_IDS_AT_ONCE, part.num_rows - start))
+                num_bytes = 8 * min(_IDS_AT_ONCE, part.num_rows - start)
+                data = _read(reader, at + 8 * start, num_bytes)
+                if len(data) != num_bytes:
+                    raise altered(part.stored)
                 hasher.update(data)
                 yield np.frombuffer(data, np.int64)
     except FileNotFoundError as err:

@@ -68,7 +68,7 @@ def layout_of(tensors: Sequence[TensorSpec], metadata: Mapping[str, str]) -> Lay
             raise ConfigError(
                 f"{tensor.name} is {tensor.dtype}, which safetensors does not have",
                 expected=f"one of {', '.join(_DTYPES)}",
-                do="export with --format checkpoint",
+                do="export with --format checkpoint; or publish without that table (--tables)",
             )
         starts[tensor.name], start = end, end
         end += tensor.num_bytes
