@@ -10,6 +10,7 @@ from typing import Any
 from ett.errors import Conflict, CorruptState
 from ett.job_folder import JobFolder, read_json
 from ett.launch_plan import LaunchPlan
+from ett.store_uri import shown_uri
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +52,8 @@ class KeptLaunch:
         if not kept or sections is None:
             return []
         before, now = dict(_leaves(kept)), dict(_leaves(sections))
-        return [f"{key}: {before.get(key)} -> {now.get(key)}" for key in sorted(now) if before.get(key) != now[key]]
+        changed = [key for key in sorted(now) if before.get(key) != now[key]]
+        return [f"{key}: {shown_uri(str(before.get(key)))} -> {shown_uri(str(now[key]))}" for key in changed]
 
     def put_back(self) -> bool:
         """Undo what this launch wrote over, and return whether there was something to put back."""

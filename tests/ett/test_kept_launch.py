@@ -55,6 +55,11 @@ def test_every_changed_key_is_said(folder: JobFolder) -> None:
     assert KeptLaunch.of(folder).drift(None) == []
 
 
+def test_a_changed_uri_is_said_without_its_password(folder: JobFolder) -> None:
+    said = KeptLaunch.of(folder).drift(SECTIONS | {"publish": {"to": "ftp://user:secret@host/x"}})
+    assert said == ["publish.to: None -> ftp://host/x"]
+
+
 def test_a_refused_launch_leaves_what_was_kept(folder: JobFolder) -> None:
     kept = KeptLaunch.of(folder)
     LaunchPlan(kind="recipe", target="/b/x.toml", cwd="/").keep(folder, {"train": {"seed": 9}}, {})
