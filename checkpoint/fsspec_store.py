@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from ett.checkpoint.store import Entry
 from ett.fsspec_system import files_below, open_system, store_failure, written_unix_s
+from ett.store_uri import CHECKPOINTS
 
 
 class FsspecReader:
@@ -28,8 +29,9 @@ class FsspecReader:
 
 
 class FsspecStore:
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
+    def __init__(self, uri: str, setting: str = CHECKPOINTS) -> None:
+        """Args: setting: that the uri is of, for messages."""
+        self.uri, self._setting = uri, setting
         self._made: tuple[int, Any, str] | None = None
 
     def create(self, name: str, data: bytes) -> None:
@@ -106,7 +108,7 @@ class FsspecStore:
     def _opened(self) -> tuple[int, Any, str]:
         """Return (process, file system, root), made in this process: fsspec does not survive a fork."""
         if self._made is None or self._made[0] != os.getpid():
-            self._made = (os.getpid(), *open_system(self.uri, "checkpoint.uri", skip_instance_cache=True))
+            self._made = (os.getpid(), *open_system(self.uri, self._setting, skip_instance_cache=True))
         return self._made
 
     @contextmanager

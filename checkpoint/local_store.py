@@ -22,6 +22,7 @@ from ett.checkpoint.direct_file import DirectFile
 from ett.checkpoint.store import Entry
 from ett.errors import Conflict
 from ett.os_failure import os_failure
+from ett.store_uri import CHECKPOINTS
 
 DIRECT_BUFFER_BYTES = 8 << 20  # of a file that is being written (ADR 0003)
 SMALLEST_DIRECT_READ_BYTES = 1 << 20
@@ -69,9 +70,11 @@ class LocalReader:
 
 
 class LocalStore:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, setting: str = CHECKPOINTS) -> None:
+        """Args: setting: that names the folder, for messages."""
         self.root = root
         self.uri = str(root)
+        self._setting = setting
         self._buffers = BufferPool()
 
     def create(self, name: str, data: bytes) -> None:
@@ -83,7 +86,7 @@ class LocalStore:
     def create_stream(self, name: str) -> Iterator[BinaryIO]:
         final = self.root / name
         temporary = final.with_name(f"{_TEMPORARY}{final.name}-{uuid.uuid4().hex}")
-        with translated(final):
+        with self._translated(final):
             self._make_folder(final.parent)
             try:
                 with (
@@ -109,24 +112,24 @@ class LocalStore:
 
     def sync(self, names: list[str]) -> None:
         for folder in sorted({(self.root / name).parent for name in names}):
-            with translated(folder):
+            with self._translated(folder):
                 try:
                     self._sync_folder(folder)
                 except FileNotFoundError as err:
                     raise _swept(folder) from err
 
     def read(self, name: str) -> bytes:
-        with translated(self.root / name):
+        with self._translated(self.root / name):
             return (self.root / name).read_bytes()
 
     @contextmanager
     def open(self, name: str) -> Iterator[LocalReader]:
-        with translated(self.root / name):
+        with self._translated(self.root / name):
             with open(self.root / name, "rb", buffering=0) as file, closing(LocalReader(file)) as reader:
                 yield reader
 
     def size(self, name: str) -> int:
-        with translated(self.root / name):
+        with self._translated(self.root / name):
             return (self.root / name).stat().st_size
 
     def list(self, prefix: str) -> list[str]:
@@ -135,7 +138,7 @@ class LocalStore:
     def entries(self, prefix: str) -> builtins.list[Entry]:
         found = []
         for name in self.list(prefix):
-            with suppress(FileNotFoundError), translated(self.root / name):  # it may go meanwhile
+            with suppress(FileNotFoundError), self._translated(self.root / name):  # it may go meanwhile
                 facts = (self.root / name).stat()
                 found.append(Entry(name, facts.st_size, facts.st_mtime))
         return found
@@ -146,7 +149,7 @@ class LocalStore:
 
     def _walk(self, prefix: str) -> builtins.list[str]:
         top = self.root / prefix
-        with translated(top):
+        with self._translated(top):
             try:
                 names = [
                     os.path.join(folder, file) for folder, _, files in os.walk(top, onerror=_raise) for file in files
@@ -157,9 +160,19 @@ class LocalStore:
         return sorted(name[begin:] for name in names)
 
     def delete(self, name: str) -> None:
-        with translated(self.root / name):
+        with self._translated(self.root / name):
             self._unlink(self.root / name)
             self._drop_empty_folders((self.root / name).parent)
+
+    @contextmanager
+    def _translated(self, path: Path) -> Iterator[None]:
+        """Raise what the system says of a path as a typed error."""
+        try:
+            yield
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except OSError as err:
+            raise os_failure(err, path, elsewhere=self._setting) from err
 
     def _new_file(self, path: Path, buffer: Bytes) -> DirectFile:
         return DirectFile(path, buffer)
@@ -212,17 +225,6 @@ class LocalStore:
 
     def _unlink(self, path: Path) -> None:
         path.unlink(missing_ok=True)
-
-
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Raise what the system says of a path as a typed error."""
-    try:
-        yield
-    except (FileExistsError, FileNotFoundError):
-        raise
-    except OSError as err:
-        raise os_failure(err, path, elsewhere="checkpoint.uri") from err
 
 
 def _swept(path: Path) -> Conflict:

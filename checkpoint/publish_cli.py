@@ -93,7 +93,7 @@ def commit_command(
         bits=int(quantise or 0),
         pruning=Pruning(min_updates=min_updates or 0, max_age_updates=max_age or 0),
     )
-    store, place, watch = open_store_of(target), open_store(to), progress(as_json)
+    store, place, watch = open_store_of(target), open_store(to, "--to"), progress(as_json)
     if is_plan:
         _show_plan(plan_publish(store, named_commit(store, step, seq), place, settings, delta=delta), place, as_json)
     elif step is None and seq is None:
@@ -115,7 +115,7 @@ def status_command(place: str, *, verify: bool, as_json: bool) -> None:
     Exit code 8: a manifest or a file is damaged or missing.
     """
     job_dir = job_dir_of(place, ett_home(os.environ))
-    store = open_store(place) if job_dir is None else PublishedJob.of(job_dir).open()
+    store = open_store(place, "DIR|URL") if job_dir is None else PublishedJob.of(job_dir).open()
     publications, damaged = PublicationLog(store).read_all()
     problems = [err.fact for err in damaged.values()]
     problems += [problem for publication in publications for problem in problems_of(store, publication, verify=verify)]

@@ -49,7 +49,7 @@ class PublishedJob:
 
     def open(self) -> Store:
         """Return the store of its publications."""
-        return open_store(seen_from_launch(self.job_dir, self.config.to))
+        return open_store(seen_from_launch(self.job_dir, self.config.to), "publish.to")
 
     def publish(self, watch: Watch, sleep: Callable[[float], None] = time.sleep) -> Published:
         """Publish the newest commit that verifies. Raises: as `publish_newest_whole`, after all attempts."""

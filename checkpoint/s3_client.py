@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from ett.checkpoint.random_wait import random_wait
 from ett.errors import AccessDenied, ConfigError, Unreachable
+from ett.store_uri import CHECKPOINTS
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -60,8 +61,11 @@ class Taken(FileExistsError):
 class S3Client:
     """Requests to one bucket, from any thread of the process that it was made in, or of one that was spawned."""
 
-    def __init__(self, bucket: str, policy: RetryPolicy, options: dict[str, Any] | None = None) -> None:
-        self.bucket = bucket
+    def __init__(
+        self, bucket: str, policy: RetryPolicy, options: dict[str, Any] | None = None, *, setting: str = CHECKPOINTS
+    ) -> None:
+        """Args: setting: that names the bucket, for messages."""
+        self.bucket, self._setting = bucket, setting
         self.policy = policy
         self._options = options or {}
         self._lock = threading.Lock()
@@ -170,7 +174,7 @@ class S3Client:
             return PastTheEnd(f"{place}: {text}")
         if code == "NoSuchBucket":
             return ConfigError(
-                f"there is no bucket {self.bucket}", do="create it, or correct checkpoint.uri", code="F004"
+                f"there is no bucket {self.bucket}", do=f"create it, or correct {self._setting}", code="F004"
             )
         if code in _EXPIRED:
             if self._system is system:

@@ -22,6 +22,7 @@ from ett.checkpoint.file_hash import file_hash
 from ett.checkpoint.s3_client import PastTheEnd, RetryPolicy, S3Client, Taken, Transient
 from ett.checkpoint.store import Entry
 from ett.errors import ConfigError, Unreachable
+from ett.store_uri import CHECKPOINTS, shown_uri
 
 PART_BYTES = 16 << 20  # of an upload and of a read; S3 takes at most 10,000 parts, so large files get larger ones
 MAX_PARTS = 10_000
@@ -57,14 +58,15 @@ class S3Store:
         policy: RetryPolicy | None = None,
         options: dict[str, Any] | None = None,
         reads: int = MOST_READS,
+        setting: str = CHECKPOINTS,
     ) -> None:
-        """Args: options: of s3fs. reads: parts that are read at once."""
+        """Args: options: of s3fs. reads: parts that are read at once. setting: that the uri is of, for messages."""
         bucket, _, prefix = uri.partition("://")[2].partition("/")
         if not bucket:
-            raise ConfigError(f"checkpoint.uri is {uri!r}", expected="s3://bucket/folder", code="F004")
+            raise ConfigError(f"{setting} is {shown_uri(uri)!r}", expected="s3://bucket/folder", code="F004")
         self.uri = uri
         self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        self.client = S3Client(bucket, policy or RetryPolicy(), options)
+        self.client = S3Client(bucket, policy or RetryPolicy(), options, setting=setting)
         self._limits = {"send": CONNECTIONS, "read": reads}
         self._slots: dict[str, asyncio.Semaphore] = {}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from ett.errors import ConfigError
-from ett.store_uri import S3_SCHEMES, check_uri, is_local, local_path, scheme_of
+from ett.store_uri import CHECKPOINTS, S3_SCHEMES, check_uri, is_local, local_path, scheme_of
 
 
 class ObjectReader(Protocol):
@@ -76,9 +76,14 @@ class Store(Protocol):
         """Remove a name; one that is gone already is fine."""
 
 
-def open_store(uri: str) -> Store:
-    """Return the store that a uri names; touches nothing. Raises: ConfigError: a uri of a kind without a store."""
-    check_uri(uri)
+def open_store(uri: str, setting: str = CHECKPOINTS) -> Store:
+    """Return the store that a uri names; touches nothing. Raises: ConfigError: a uri of a kind without a store.
+
+    Args: setting: that the uri is of; messages name it.
+    """
+    check_uri(uri, setting)
+    if not uri and setting != CHECKPOINTS:
+        raise ConfigError(f"{setting} is empty", expected="a folder, or the URL of one", code="F004")
     if not uri:
         raise ConfigError(
             "checkpoint.uri is empty and this process belongs to no job",
@@ -89,11 +94,11 @@ def open_store(uri: str) -> Store:
     if is_local(uri):
         from ett.checkpoint.local_store import LocalStore
 
-        return LocalStore(local_path(uri))
+        return LocalStore(local_path(uri), setting)
     if scheme_of(uri) in S3_SCHEMES:
         from ett.checkpoint.s3_store import S3Store
 
-        return S3Store(uri)
+        return S3Store(uri, setting=setting)
     from ett.checkpoint.fsspec_store import FsspecStore
 
-    return FsspecStore(uri)
+    return FsspecStore(uri, setting)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ett.errors import AccessDenied, ConfigError, EttError, Unreachable
+from ett.store_uri import shown_uri
 
 
 def open_system(uri: str, field: str, **options: Any) -> tuple[Any, str]:
@@ -21,9 +22,11 @@ def open_system(uri: str, field: str, **options: Any) -> tuple[Any, str]:
         _check_creates(fsspec.get_filesystem_class(uri.partition("://")[0]), uri, field)
         system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False, **options)
     except ImportError as err:
-        raise ConfigError(f"{field} is {uri!r}: {err}", do="install the package that it names", code="F004") from err
+        raise ConfigError(
+            f"{field} is {shown_uri(uri)!r}: {err}", do="install the package that it names", code="F004"
+        ) from err
     except OSError as err:
-        raise Unreachable(f"{uri}: {type(err).__name__}: {err}", do="check the host in it") from err
+        raise Unreachable(f"{shown_uri(uri)}: {type(err).__name__}: {err}", do="check the host in it") from err
     return system, root.rstrip("/")
 
 
@@ -74,8 +77,8 @@ def _check_creates(kind: Any, uri: str, field: str) -> None:
     """Refuse fsspec's default, which asks whether a name exists and then writes: no probe would notice that."""
     if _is_default(kind, "pipe_file"):
         raise ConfigError(
-            f"{uri}: fsspec's {kind.__name__} looks whether a name is free and then writes it, so two processes "
-            "could both take it",
+            f"{shown_uri(uri)}: fsspec's {kind.__name__} looks whether a name is free and then writes it, "
+            "so two processes could both take it",
             expected="a store that refuses a name that is taken: a local folder, S3, GCS, Azure",
             do=f"set {field} to another store",
             code="F007",

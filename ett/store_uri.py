@@ -11,9 +11,10 @@ from ett.errors import ConfigError
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _USER_INFO = re.compile(r"(?<=://)[^/]*@")
 S3_SCHEMES = ("s3", "s3a")
+CHECKPOINTS = "checkpoint.uri"  # the setting that most uris are of
 
 
-def check_uri(uri: str, field: str = "checkpoint.uri") -> None:
+def check_uri(uri: str, field: str = CHECKPOINTS) -> None:
     """Raise ConfigError unless `uri` is a local path, a file:// uri or one of a scheme of fsspec; "" passes."""
     scheme = scheme_of(uri)
     if scheme is None:

@@ -103,6 +103,26 @@ def test_mistakes_have_exit_codes(job: Path, tmp_path: Path, argv: list[str], co
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "to, told",
+    [
+        ("{}/a_file/out", "choose another place (--to)"),
+        ("ftp://user:p@ss@host/x", "set --to to another store"),
+        ("s3:///x", "--to is 's3:///x'"),
+        ("", "--to is empty"),
+    ],
+)
+def test_a_place_that_will_not_do_is_that_of_its_option(
+    job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str, told: str
+) -> None:
+    (tmp_path / "a_file").touch()
+    assert run(["publish", str(job), "--to", to.format(tmp_path)]) == 3
+    said = capsys.readouterr().err
+    assert told in said
+    assert "checkpoint.uri" not in said
+    assert "ss@" not in said
+
+
 def test_an_empty_folder_has_nothing_to_publish(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     assert run(["publish", str(tmp_path / "job"), "--to", str(tmp_path / "out")]) == 10

@@ -62,6 +62,15 @@ def test_a_damaged_recipe_is_said_to_be_damaged(
     assert "recipe.json is damaged" in capsys.readouterr().err
 
 
+def test_a_place_that_will_not_do_is_that_of_the_recipe(
+    job_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe(job_dir, to="a_file/served")
+    (tmp_path / "a_file").touch()
+    assert run(["publish", "job", "j"]) == 3
+    assert "choose another place (publish.to)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("failures", [2, 3])
 def test_a_store_that_is_down_is_asked_again(job_dir: Path, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
     recipe(job_dir, to="served", attempts=3)

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Literal
 from ett.checkpoint.bench.faults.power_loss import UnsyncedChanges
 from ett.checkpoint.buffer_pool import Bytes
 from ett.checkpoint.direct_file import DirectFile
-from ett.checkpoint.local_store import LocalReader, LocalStore, translated
+from ett.checkpoint.local_store import LocalReader, LocalStore
 
 LocalKind = Literal["kill", "power", "EIO", "ENOSPC", "EACCES", "short write", "lost write", "flip", "zeros"]
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EACCES": errno.EACCES}
@@ -137,7 +137,7 @@ class FaultyStore(LocalStore):
             yield file
 
     def read(self, name: str) -> bytes:
-        with translated(self.root / name):
+        with self._translated(self.root / name):
             kind = self.operate("read", name)
         data = bytearray(super().read(name))
         if kind == "flip" and data and self.aim is not None:
@@ -146,21 +146,21 @@ class FaultyStore(LocalStore):
 
     @contextmanager
     def open(self, name: str) -> Iterator[LocalReader]:
-        with translated(self.root / name):
+        with self._translated(self.root / name):
             with open(self.root / name, "rb", buffering=0) as file, closing(_FaultyReader(file, self, name)) as reader:
                 yield reader
 
     def size(self, name: str) -> int:
         if self.step == "4":
             self.step = "5"
-        with translated(self.root / name):
+        with self._translated(self.root / name):
             self.operate("stat", name)
         return super().size(name)
 
     def list(self, prefix: str) -> list[str]:
         if self.step == "4":
             self.step = "5"
-        with translated(self.root / prefix):
+        with self._translated(self.root / prefix):
             self.operate("list", prefix)
         return super().list(prefix)
 
