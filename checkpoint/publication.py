@@ -120,7 +120,7 @@ class PublishedDense:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lineage:
     """The commit that was published. state_seq: the commit that its rows were captured for. life: of the job, whose
-    name another one may have; "" in manifests of before it was noted.
+    name another one may have.
     """
 
     job: str
@@ -133,7 +133,7 @@ class Lineage:
     cursor: int
     created: str
     writer_version: str
-    life: str = ""
+    life: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

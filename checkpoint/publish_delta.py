@@ -82,7 +82,7 @@ def _reason_of_lineage(store: Store, commit: Commit, last: Publication) -> str |
         return f"and of job {lineage.job}"
     if lineage.state_seq >= commit.files_seq:
         return "and not older than the commit"
-    if lineage.life and lineage.life == life_of(commit):
+    if lineage.life == life_of(commit):
         return None  # one life has one line
     if lineage.ckpt_uuid not in states_of_history(CommitLog(store).read_all()[0]):
         return "whose commit is not there any more, or was left behind by a rollback"
