@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,26 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from buffered_world import Remote
+from checkpoint_world import saved_world
 from s3_servers import S3Server, moto_server
 
 from ett.checkpoint import uploader
 from ett.checkpoint.bench.faults.fault_proxy import FaultProxy
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of two commits of two ranks, for all tests of a file."""
+    folder = tmp_path_factory.mktemp("saved")
+    saved_world(folder, 2, [1, 2])
+    return folder
+
+
+@pytest.fixture
+def copy(saved: Path, tmp_path: Path) -> Path:
+    """Return a copy of `saved` to be changed."""
+    shutil.copytree(saved, tmp_path / "copy")
+    return tmp_path / "copy"
 
 
 @pytest.fixture(scope="session")

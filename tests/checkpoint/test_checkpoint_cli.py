@@ -11,23 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_world import Meeting, Rank, ThreadRanks, saved_world
+from checkpoint_world import Meeting, Rank, ThreadRanks
 
 from ett.checkpoint.buffer import buffer_store
 from ett.cli import run
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("saved")
-    saved_world(folder, 2, [1, 2])
-    return folder
-
-
-@pytest.fixture
-def copy(saved: Path, tmp_path: Path) -> Path:
-    shutil.copytree(saved, tmp_path / "copy")
-    return tmp_path / "copy"
 
 
 def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:

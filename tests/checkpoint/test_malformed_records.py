@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_world import holds, restored_world, saved_world
+from checkpoint_world import holds, restored_world
 
 from ett.checkpoint.canonical_json import seal, unseal
 from ett.checkpoint.commit import parse_commit
@@ -21,19 +20,6 @@ from ett.errors import ConfigError, CorruptState
 
 NEWEST = "commits/0000000000000003.json"
 Fields = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("saved")
-    saved_world(folder, 2, [1, 2])
-    return folder
-
-
-@pytest.fixture
-def copy(saved: Path, tmp_path: Path) -> Path:
-    shutil.copytree(saved, tmp_path / "copy")
-    return tmp_path / "copy"
 
 
 def changed(folder: Path, change: Callable[[Fields], object]) -> Path:
