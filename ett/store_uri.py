@@ -10,6 +10,7 @@ from ett.errors import ConfigError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _USER_INFO = re.compile(r"(?<=://)[^/]*@")
+_CONTAINER = re.compile(r"(az|abfss?)://[^/:@]*@[^/@]*(/|$)", re.IGNORECASE)  # Azure's: part of the place
 S3_SCHEMES = ("s3", "s3a")
 CHECKPOINTS = "checkpoint.uri"  # the setting that most uris are of
 
@@ -41,7 +42,7 @@ def scheme_of(uri: str) -> str | None:
 
 def shown_uri(uri: str) -> str:
     """Return a uri without what may be a password."""
-    return _USER_INFO.sub("", uri)
+    return uri if _CONTAINER.match(uri) else _USER_INFO.sub("", uri)
 
 
 def is_local(uri: str) -> bool:
