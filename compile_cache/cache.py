@@ -237,12 +237,14 @@ class CompileCache:
         local = self._stores[0]
         if store is local or not self._unpacked or store.known or store.packs.stored(self.key):
             return "nothing_new"
+        result: PublishResult = "nothing_new"
         with self._turn():
             for stored in local.packs.stored(self.key)[:MOST_PACKS]:
                 # Not whole, gone, or another was faster.
                 with suppress(CorruptState, FileNotFoundError, FileExistsError):
                     store.packs.create(stored.name, self._open(local, stored)[1])
-        return "published"
+                    result = "published"
+        return result
 
     def _create(self, store: _Store, name: str, files: Mapping[str, bytes]) -> bool:
         """Store a pack; False where another has the name, whose files are known then."""

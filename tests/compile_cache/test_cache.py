@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -318,6 +319,15 @@ def test_a_shared_store_that_has_nothing_gets_what_a_host_begins_with(host: Host
     assert [stored.name for stored in RemotePacks(bucket).stored()] == [f"{KEY}/0001.pack"]
     again = host.process()
     assert (again.fetch().result, again.publish()) == ("hit", "nothing_new")
+
+
+def test_what_went_meanwhile_is_not_said_to_be_published(host: Host, bucket: str) -> None:
+    host.process(graph("a")).publish()
+    host.config = CompileConfig(uri=bucket)
+    warm = host.process()
+    assert warm.fetch().result == "hit"
+    shutil.rmtree(host.home / "compile-cache")
+    assert warm.publish() == "nothing_new"
 
 
 def test_a_rank_waits_until_another_has_published(host: Host) -> None:
